@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
 from disc.frontend.registered import set_graph_compiler
-from disc.ral.custom_functions import register_op
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from disc.frontend.imported import Imported
     from disc.frontend.lazy.public import lazy
     from disc.frontend.user_lowerings import register_lowering
+    from disc.ral.custom_functions import register_op
 
     cmake_prefix_path: str
 
@@ -44,9 +43,13 @@ _COMPILER = ("batched", "compile", "lazy", "register_lowering")  # what needs to
 
 
 def __getattr__(name: str) -> object:
-    """Imports the compiler when what needs it is first used. `cmake_prefix_path`: where CMake finds the package of the C interface."""
+    """Imports the compiler, and what few programs need, when it is first used. `cmake_prefix_path`: where CMake finds the C interface."""
     if name == "cmake_prefix_path":
-        return str(Path(__file__).parent / "ral" / "cmake")
+        return f"{__path__[0]}/ral/cmake"
+    if name == "register_op":
+        from disc.ral.custom_functions import register_op
+
+        return register_op
     if name not in _COMPILER:
         raise AttributeError(f"module 'disc' has no attribute {name!r}")
     try:

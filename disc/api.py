@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch_mlir import ir
 
-from disc.artifact.cache import cache_key, file_view, open_cache, open_kernels
+from disc.artifact.cache import cache_key, open_cache, open_kernels
+from disc.artifact.file import file_view
 from disc.artifact.manifest import Manifest, TargetRecord, arguments_of
 from disc.artifact.structure import with_names
 from disc.codegen.build import Built, Part, build

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disc.errors import ArgumentError, DiscError, did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 RANDOM = ("philox", "eager")
@@ -52,6 +55,8 @@ def child_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 def read_environment() -> Environment:
     """Reads the process environment anew (cheap; tests change it)."""
+    from pathlib import Path  # which programs without an environment to read need not load
+
     dump = os.environ.get("DISC_DUMP")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Environment(
@@ -59,17 +64,20 @@ def read_environment() -> Environment:
         cache_dir=Path(os.environ.get("DISC_CACHE_DIR") or Path(base) / "disc"),
         cache=os.environ.get("DISC_CACHE", "1") != "0",
         cache_size=_bytes(os.environ.get("DISC_CACHE_SIZE") or "8G"),
-        threads=_threads(os.environ),
+        threads=threads_of_environment(),
         traces=_traces(os.environ),
     )
 
 
-def _threads(environment: Mapping[str, str]) -> int | None:
-    """None: neither variable is set. What OpenMP itself would ignore in OMP_NUM_THREADS is ignored here too."""
-    own = environment.get("DISC_THREADS")
+def threads_of_environment() -> int | None:
+    """The default number of threads, None: neither variable is set. What OpenMP itself would ignore in OMP_NUM_THREADS is ignored here too.
+
+    Raises DiscError for a DISC_THREADS that is no such number.
+    """
+    own = os.environ.get("DISC_THREADS")
     if own and (not own.isdecimal() or not 0 < int(own[:9]) <= MAX_THREADS):
         raise DiscError(f"DISC_THREADS={own!r}: give a number of threads, from 1 to {MAX_THREADS}")
-    shared = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    shared = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(own) if own else min(int(shared[:9]), MAX_THREADS) if shared.isdecimal() and int(shared[:9]) > 0 else None
 
 

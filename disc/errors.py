@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -25,6 +22,8 @@ def printable(text: str) -> str:
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """The one of `words` nearest to what somebody wrote, None where none is near."""
+    import difflib  # only where somebody misspells
+
     near = difflib.get_close_matches(word, words, n=1)
     return near[0] if near else None
 
@@ -54,8 +53,7 @@ def warn(message: str, category: type[Warning] = DiscWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-@dataclass(frozen=True)
-class UnsupportedOp:
+class UnsupportedOp(NamedTuple):
     """One op that cannot be compiled: its name, the reason, and the user's line ("file.py:12", or "unknown line")."""
 
     op: str
@@ -288,8 +286,8 @@ class CompilerBug(DiscError):
 # had it; the packages themselves are listed, with the versions that the installed metadata states.
 
 DISTRIBUTION = "disc-compiler"  # as pyproject.toml has it; the package is imported as `disc`
-_REQUIREMENT = re.compile(r"""(?P<what>[^;]+?)\s*;.*\bextra\s*==\s*["'](?P<extra>[^"']+)["']""")
-_OWN = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[^\]]+)\]")
+_REQUIREMENT = r"""(?P<what>[^;]+?)\s*;.*\bextra\s*==\s*["'](?P<extra>[^"']+)["']"""
+_OWN = rf"{DISTRIBUTION}\[(?P<extras>[^\]]+)\]"
 
 
 def how_to_install(*extras: str) -> str:
@@ -298,6 +296,7 @@ def how_to_install(*extras: str) -> str:
     Where disc is not installed but imported from a checkout, the command installs the checkout.
     """
     import importlib.metadata  # only where something is missing: `import disc` stays fast
+    import shlex
 
     try:
         listed = importlib.metadata.requires(DISTRIBUTION) or []
@@ -311,10 +310,10 @@ def _packages(extra: str, listed: list[str]) -> list[str]:
     """The requirements of one extra, those of extras that it names in its place."""
     found: list[str] = []
     for line in listed:
-        match = _REQUIREMENT.fullmatch(line)
+        match = re.fullmatch(_REQUIREMENT, line)
         if match is None or match["extra"] != extra:
             continue
-        own = _OWN.fullmatch(match["what"])
+        own = re.fullmatch(_OWN, match["what"])
         if own is None:
             found.append(match["what"])
         else:

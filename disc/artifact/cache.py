@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import mmap
 import os
 import re
 import stat
@@ -47,14 +46,6 @@ def cache_key(facts: Mapping[str, str], data: Iterable[tuple[str, memoryview]]) 
     for (name, _), digest in zip(named, _digests([view for _, view in named]), strict=True):
         _update(total, name.encode(), digest)
     return total.hexdigest()
-
-
-def file_view(path: Path) -> memoryview:
-    """The bytes of a file, mapped, so that a large one is not copied."""
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return memoryview(b"")  # nothing can be mapped
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _update(total: hashlib._Hash, *fields: bytes) -> None:

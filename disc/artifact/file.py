@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import mmap
 import os
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from disc.artifact.manifest import (
     ALIGNMENT,
@@ -41,6 +38,11 @@ from disc.artifact.output import whole_file
 from disc.artifact.pointers import POINTER, POINTER_MAGIC
 from disc.errors import ArtifactError, OutputError, printable
 
+if TYPE_CHECKING:
+    import hashlib
+
+    import numpy.typing as npt
+
 MAGIC = b"DISC\r\n\x1a\n"
 PAGE = 4096  # bytes: the weights section, so that it can be mapped
 WEIGHTS_CHUNK = 16 << 20  # bytes: the hash of the weights is the hash of the hashes of such chunks
@@ -55,8 +57,7 @@ _MAX_TEXT_SIZE = 32 << 20
 _MAX_CODE_SIZE = 1 << 30
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """One entry of the section table. offset, size: bytes in the file; digest: SHA-256 (for "weights", of its chunks' SHA-256)."""
 
     name: str
@@ -65,8 +66,7 @@ class Section:
     digest: bytes
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """A whole program: what `write_artifact` writes. weights: by their numbers in the manifest's table."""
 
     manifest: StoredManifest
@@ -143,7 +143,7 @@ class _ChunkedHash:
 
     def __init__(self) -> None:
         self._digests = bytearray()
-        self._chunk = hashlib.sha256()
+        self._chunk = _sha256()
         self._filled = 0
 
     def update(self, piece: memoryview) -> None:
@@ -157,14 +157,20 @@ class _ChunkedHash:
 
     def _close_chunk(self) -> None:
         self._digests += self._chunk.digest()
-        self._chunk = hashlib.sha256()
+        self._chunk = _sha256()
         self._filled = 0
 
     def digest(self) -> bytes:
         """The hash of all that was fed; call it once, at the end."""
         if self._filled:
             self._close_chunk()
-        return hashlib.sha256(self._digests).digest()
+        return _sha256(self._digests).digest()
+
+
+def _sha256(content: bytes | bytearray | memoryview = b"") -> hashlib._Hash:
+    import hashlib  # `load` leaves hashing to the runtime, and OpenSSL is a part of what `import disc` would cost
+
+    return hashlib.sha256(content)
 
 
 def _raw(array: npt.NDArray[np.generic]) -> memoryview:
@@ -205,7 +211,7 @@ def _write_sections(
     for name, content in sections:
         offset = aligned(end, ALIGNMENT)
         file.write(bytes(offset - end) + content)
-        table += _entry(Section(name, offset, len(content), hashlib.sha256(content).digest()))
+        table += _entry(Section(name, offset, len(content), _sha256(content).digest()))
         end = offset + len(content)
     offset = aligned(end, PAGE)
     file.write(bytes(offset - end))
@@ -213,7 +219,7 @@ def _write_sections(
     table += _entry(Section("weights", offset, size, digest))
     header = _HEADER.pack(MAGIC, version, len(sections) + 1, offset + size, 0) + table
     file.seek(0)
-    file.write(header + hashlib.sha256(header).digest())
+    file.write(header + _sha256(header).digest())
 
 
 def _entry(section: Section) -> bytes:
@@ -235,6 +241,14 @@ def system_path(path: str | os.PathLike[str]) -> bytes:
     if b"\0" in encoded:
         raise ArtifactError(f"'{shown_path(path)}': cannot be opened: the path holds a NUL character")
     return encoded
+
+
+def file_view(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of any file, mapped, so that a large one is not copied."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return memoryview(b"")  # nothing can be mapped
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -427,7 +441,7 @@ def _read_table(file: _Bytes, size: int | None = None) -> tuple[int, list[Sectio
     if reserved or count > _MAX_SECTIONS:
         raise ArtifactError("header: damaged")
     table = file.read(count * _ENTRY.size)
-    if hashlib.sha256(head + table).digest() != file.read(_DIGEST_SIZE):
+    if _sha256(head + table).digest() != file.read(_DIGEST_SIZE):
         raise ArtifactError("header: hash differs, the file is damaged")
     sections = _checked_places(file, table, size)
     required = (
@@ -474,14 +488,14 @@ def _damaged(section: Section) -> ArtifactError:
 def _read_checked(file: BinaryIO, section: Section) -> bytes:
     file.seek(section.offset)
     content = file.read(section.size)
-    if hashlib.sha256(content).digest() != section.digest:
+    if _sha256(content).digest() != section.digest:
         raise _damaged(section)
     return content
 
 
 def _check_hash(file: _Bytes, section: Section) -> None:
     """As `_read_checked`, of a section that need not fit into memory."""
-    hashed = hashlib.sha256()
+    hashed = _sha256()
     for piece in _pieces(file, section):
         hashed.update(piece)
     if hashed.digest() != section.digest:

@@ -9,16 +9,18 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from disc.artifact.bounds import contradiction, disagreement, hidden_outputs, unbounded
 from disc.artifact.records import mismatch
 from disc.artifact.skeletons import SkeletonRecord
 from disc.artifact.structures import StructuresRecord
 from disc.errors import ArtifactError, printable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
 OLDEST_VERSION = 1
@@ -38,7 +40,7 @@ STORAGE: dict[str, npt.DTypeLike] = {
 }  # fmt: skip
 
 
-NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
+NamedWeight = tuple[str, str, "npt.NDArray[np.generic]"]  # name, MLIR element type, the data
 
 
 class InputRecord(TypedDict):

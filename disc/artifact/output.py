@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from disc.errors import OutputError, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
@@ -64,6 +65,8 @@ def check_output(path: str | os.PathLike[str]) -> None:
 
 def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     """The file to replace, and its permissions; None: there is none yet."""
+    from pathlib import Path  # a part of what `import disc` would cost; only what writes needs it
+
     shown = printable(os.fsdecode(path))
     try:
         status = os.stat(path)
@@ -83,14 +86,14 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
 
 def _temporary(target: Path) -> tuple[int, Path]:
     """A new file next to the target, with the permissions that new files have."""
-    end = f".{secrets.token_hex(4)}"
+    end = f".{os.urandom(4).hex()}"
     name = os.fsencode(target.name)[: _LONGEST_NAME - 1 - len(end)]
     while True:
         temporary = target.parent / os.fsdecode(b"." + name + end.encode())
         try:
             return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666), temporary
         except FileExistsError:
-            end = f".{secrets.token_hex(4)}"
+            end = f".{os.urandom(4).hex()}"
 
 
 def _flush_folder(folder: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disc.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POINTER = "this is a pointer of Git LFS, not the file that it stands for: fetch that with git lfs pull"
 POINTER_MAGIC = b"version "  # where an artifact has its magic number

@@ -6,36 +6,31 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
 
 import numpy as np
 
 from disc.artifact import file as artifact
-from disc.artifact.cache import file_view
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
-from disc.config import check_graphs, check_threads, read_environment
+from disc.config import check_graphs, check_threads, threads_of_environment
 from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
-from disc.ral.block_files import has_blocks, load_blocks
-from disc.ral.block_programs import BlockPrograms
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
 from disc.ral.mistakes import no_attribute, way_to_a_tensor
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
-from disc.ral.structured import StructuredProgram
 from disc.ral.torch_profiler import Profiler, find_profiler, ranges
 from disc.ral.widen import widened
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation
     from disc.explain.sweep import Sweep
+    from disc.ral.block_programs import BlockPrograms
 
 
 class Explainer(Protocol):
@@ -61,8 +56,7 @@ class Explainer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Profiled:
+class Profiled(NamedTuple):
     """One call. manifest, isa: of the code that ran: a GPU's where the tensors lay on one; gpu: its number, None on a CPU. kernels:
     launches and seconds of each, in the order of the manifest; counters: by how much each of the manifest's went up."""
 
@@ -84,8 +78,7 @@ def set_explainer(find: Callable[[], Explainer]) -> None:
     _find_explainer = find
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(NamedTuple):
     """What `save` writes for an executable that was compiled in this process."""
 
     manifest: Manifest
@@ -95,8 +88,7 @@ class _Parts:
     targets: Mapping[str, TargetRecord] | None
 
 
-@dataclass(frozen=True)
-class TraceEvent:
+class TraceEvent(NamedTuple):
     """A part of a launch that one thread did. kernel: the number of the launch in the manifest; thread: the system's number of it;
     start_ns, end_ns: of the monotonic clock; first, end: which tasks, -1 and -1 for a library function."""
 
@@ -108,8 +100,7 @@ class TraceEvent:
     end: int
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """One input or result. dtype: as MLIR writes it ("f32", "i64"). dims: each one's size, or the name or expression of what varies."""
 
     name: str
@@ -296,6 +287,8 @@ class Executable:
         the kind of `like`. Raises InputTypeError; CycleError, MissingFieldError, NodeIndexError, NodeKindError, TooManyNodesError;
         InstanceError where a model that decides by values fails for some.
         """
+        from disc.ral.structured import StructuredProgram  # what runs structures is loaded with the first of them
+
         program = self._structured()
         results = program.batch(instances)
         if not isinstance(program, StructuredProgram):
@@ -314,6 +307,8 @@ class Executable:
 
     def _structured(self) -> BlockPrograms:
         """Raises InputTypeError for a model of tensors."""
+        from disc.ral.block_programs import BlockPrograms
+
         context = cast("object", self._context)
         if not isinstance(context, BlockPrograms):
             raise InputTypeError("this model takes tensors, not structures: call it with them")
@@ -618,6 +613,8 @@ def load(
     try:
         context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
     except TargetError:
+        from disc.ral.block_files import has_blocks, load_blocks
+
         if not has_blocks(artifact.read_manifest(path)):
             raise
         program, manifest = load_blocks(path, _threads(threads), isa, digest)
@@ -637,7 +634,7 @@ def load(
 def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str = "it was opened to be read, not to be run") -> Executable:
     """The program of a file without loading its code: it can be read, explained and saved, and a call raises TargetError for this reason.
     isa: the code section that is described; None: the best. Raises ArtifactError for a damaged file, and for one without such code."""
-    manifest, view = artifact.read_manifest(path, isa), file_view(Path(path))
+    manifest, view = artifact.read_manifest(path, isa), artifact.file_view(path)
     chosen = isa or manifest.get("code", [""])[-1]
     stand_in = Elsewhere(manifest, chosen, reason, 0, view, lambda: artifact.verify(path))
     first = artifact.stored_first_values(view) if "state" in manifest else None
@@ -666,7 +663,7 @@ def _check_fixed(record: FixedRecord, value: object) -> None:
 def _threads(threads: int | None) -> int:
     """The runtime's number: 0 = all cores it may use. Raises DiscError."""
     check_threads(threads)
-    return threads or read_environment().threads or 0
+    return threads or threads_of_environment() or 0
 
 
 def _kernel_names(manifest: Manifest) -> list[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, cast
 
 from disc.artifact import file as artifact
 from disc.artifact.manifest import Manifest, StoredManifest
 from disc.errors import CompilerBug, InputTypeError, TargetError, printable
 from disc.ral import _ral
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Program = tuple[_ral.Context, Manifest]
 

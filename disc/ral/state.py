@@ -9,16 +9,14 @@ from collections.abc import Callable, Container, Iterator, Mapping, MutableMappi
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from disc.artifact.manifest import BufferRecord, InputRecord, StateRecord
 from disc.errors import DiscError, InputTypeError
 from disc.ral import _ral
 
 _WORD = 1 << 64
+Array = np.ndarray[Any, np.dtype[Any]]  # npt.NDArray[Any], without numpy.typing
 HOST = -1  # in place of the number of a GPU
-
-Array = npt.NDArray[Any]
 
 
 class _Seeds:

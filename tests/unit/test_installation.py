@@ -141,6 +141,30 @@ def test_a_missing_part_says_what_to_install(missing: str, code: str, says: str,
     assert says in done.stderr, done.stderr
 
 
+IMPORTED = [
+    "artifact", *(f"artifact.{name}" for name in ("bounds", "file", "manifest", "output", "pointers", "records", "skeletons", "structure", "structures")),
+    "config", "errors", "frontend", "frontend.registered",
+    "ral", *(f"ral.{name}" for name in (
+        "_ral", "caches", "elsewhere", "executable", "gpu_programs", "mistakes", "results", "state", "torch_functions", "torch_profiler", "widen",
+    )),
+]  # fmt: skip
+# Of the standard library, besides what NumPy imports: some versions of Python and NumPy import more of these, or fewer.
+STANDARD = {
+    "_json", "atexit", "contextlib", "copy", "dataclasses", "functools", "importlib._abc", "importlib.util", "inspect", "json", "json.decoder",
+    "json.encoder", "json.scanner", "mmap", "org", "org.python", "org.python.core", "re", "struct", "threading", "typing",
+}  # fmt: skip
+
+
+def test_what_import_disc_imports() -> None:
+    """By name: each module that comes with `import disc` is time that every process pays, also one that loads an artifact alone."""
+    code = "import sys, numpy; before = set(sys.modules); import disc; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    found = set(done.stdout.split())
+    ours = {name for name in found if name.partition(".")[0] == "disc"}
+    assert ours == {"disc", *(f"disc.{name}" for name in IMPORTED)}
+    assert found - ours <= STANDARD
+
+
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([option]) == 0

@@ -16,7 +16,8 @@ from torch import nn
 import disc
 from disc import api
 from disc.artifact import file as artifact
-from disc.artifact.cache import Cache, cache_key, file_view
+from disc.artifact.cache import Cache, cache_key
+from disc.artifact.file import file_view
 from disc.codegen.compiles import process_compiles
 from disc.config import read_environment
 from disc.errors import ArtifactError, DiscError
