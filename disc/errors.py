@@ -8,7 +8,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -47,13 +48,24 @@ _OURS = frozenset({"disc", "torch", "torch_mlir", "contextlib", "functools"})  #
 
 def warn(message: str, category: type[Warning] = DiscWarning) -> None:
     """Warns of what the user's code asked for: the warning names the line outside of disc that called it, as do filters."""
-    level, frame = 1, sys._getframe(0)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warner(category)(message)
 
 
-class UnsupportedOp(NamedTuple):
+def warner(category: type[Warning] = DiscWarning) -> Callable[[str], None]:
+    """`warn` for another thread: it names the line that this thread is called from now."""
+    frame = sys._getframe(0)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        frame = frame.f_back
+    place, line, names = frame.f_code.co_filename, frame.f_lineno, frame.f_globals
+
+    def warn_there(message: str) -> None:
+        warnings.warn_explicit(message, category, place, line, names.get("__name__"), names.setdefault("__warningregistry__", {}), names)
+
+    return warn_there
+
+
+@dataclass(frozen=True)
+class UnsupportedOp:
     """One op that cannot be compiled: its name, the reason, and the user's line ("file.py:12", or "unknown line")."""
 
     op: str

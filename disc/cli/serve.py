@@ -24,8 +24,8 @@ def _print_schema(wanted: bool) -> None:
 
 
 def serve_command(
-    path: Annotated[
-        Path, typer.Argument(help="A .disc file, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")
+    paths: Annotated[
+        list[Path], typer.Argument(help=".disc files, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc...|DIR")
     ],
     config: Annotated[Path | None, typer.Option(help="Settings (TOML); the options below take precedence.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
@@ -59,8 +59,9 @@ def serve_command(
         from disc.serving.settings import ServerSettings, read_settings
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
-    if not path.exists():
-        raise ConfigurationError(f"{path}: there is no such file or folder")
+    for path in paths:
+        if not path.exists():
+            raise ConfigurationError(f"{path}: there is no such file or folder")
     settings = read_settings(config) if config is not None else ServerSettings()
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     flags = {
@@ -74,7 +75,7 @@ def serve_command(
     log_to_stderr()
     few_arenas()
     most_files()
-    server = Server(path, settings)
+    server = Server(paths, settings)
     server.start()
     with termination() as wait:  # before the message: a reader of it may send SIGTERM
         models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]

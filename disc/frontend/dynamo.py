@@ -428,6 +428,7 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
     """label: of the range that a profiler of PyTorch shows for each call."""
     executable = graph_compiler()(imported, settings.options, settings.targets)
     _statistics.cached += executable.stats()["compiles"] == 0
+    _trace("disc_report", lambda: str(executable.explain()))
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     single = imported.outputs.is_single()
     state = executable.manifest.get("state")

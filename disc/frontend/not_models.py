@@ -34,7 +34,8 @@ def check_model_file(path: Path) -> None:
         )
         raise UnsupportedFormatError(f"{path} is a folder: {hint}")
     if not path.is_file():
-        raise UnsupportedFormatError(f"{path}: there is no such file")
+        hint = "; hf:FOLDER is for the disc command, in Python it is disc.hf" if str(path).startswith("hf:") else ""
+        raise UnsupportedFormatError(f"{path}: there is no such file{hint}")
     check_pointer(path)
     if path.suffix not in READ:
         raise UnsupportedFormatError(f"{path}: {_other_file(path.suffix)}")

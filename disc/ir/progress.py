@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from types import TracebackType
 
-from disc.errors import DiscWarning
+from disc.errors import warner
 
 SLOW_SECONDS = 20.0
 OnStep = Callable[[str, float], None]
@@ -26,6 +25,7 @@ class Steps:
         self._name = ""
         self._until = float("inf")
         self._ended = False
+        self._warn = warner()
         self._watch = threading.Thread(target=self._wait, name="disc-steps", daemon=True)
 
     def __call__(self, name: str, share: float) -> None:
@@ -53,4 +53,4 @@ class Steps:
                 if self._ended:
                     return
                 name, self._until = self._name, float("inf")
-            warnings.warn(f"compiling: the step {name!r} has run for {SLOW_SECONDS:g} s, and goes on", DiscWarning, stacklevel=1)
+            self._warn(f"compiling: the step {name!r} has run for {SLOW_SECONDS:g} s, and goes on")

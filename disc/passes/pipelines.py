@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.plan.attention import no_softmax
-from disc.errors import DiscError
+from disc.errors import DiscError, did_you_mean
 from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.fusion.clone_producers import CloneProducers
 from disc.passes.fusion.form_fusions import FormFusions
@@ -161,5 +161,5 @@ def parse_passes(text: str) -> Sequence[Pass]:
         elif name in REGISTRY:
             passes.append(REGISTRY[name]())
         else:
-            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(REGISTRY)}")
+            raise DiscError(f"there is no pass {name!r}{did_you_mean(name, REGISTRY)}; the passes are {', '.join(REGISTRY)}")
     return passes

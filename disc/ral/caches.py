@@ -36,7 +36,10 @@ def layers_of(cache: object, where: str) -> list[Layer]:
     Raises InputTypeError for a cache of another kind than a DynamicCache, or one that keeps a part of the tokens alone.
     """
     if not any(base.__name__ == "DynamicCache" for base in type(cache).__mro__):
-        raise InputTypeError(f"{where} is of {type(cache).__name__}; of transformers' caches, only a DynamicCache can be compiled")
+        instead = "leave cache_implementation away, or give DynamicCache(): its length is a size like any other"
+        raise InputTypeError(
+            f"{where} is of {type(cache).__name__}; of transformers' caches, only a DynamicCache can be compiled; {instead}"
+        )
     layers = cast("list[Any]", cast("Any", cache).layers)
     if not any(getattr(layer, "is_initialized", True) for layer in layers):
         return []

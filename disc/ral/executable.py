@@ -612,6 +612,11 @@ def load(
         digest = check_signature(path, key)
     try:
         context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
+    except ArtifactError as error:
+        if not os.path.isdir(path):
+            raise
+        name = artifact.shown_path(path)
+        raise ArtifactError(f"'{name}' is a folder: give a .disc file; what disc.hf has saved, its from_pretrained loads") from error
     except TargetError:
         from disc.ral.block_files import has_blocks, load_blocks
 

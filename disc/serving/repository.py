@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,11 +45,13 @@ class _Folder:
 
 
 class Repository:
-    """A folder of `name/version/model.disc` (versions are whole numbers) and `name.disc` (version 1), or one artifact."""
+    """A folder of `name/version/model.disc` (versions are whole numbers) and `name.disc` (version 1), or artifacts by their paths."""
 
-    def __init__(self, root: Path, settings: ServerSettings) -> None:
-        self._root = root
-        self._single = root.is_file()
+    def __init__(self, root: Path | Sequence[Path], settings: ServerSettings) -> None:
+        """root: the folder, an artifact, or several. Raises ConfigurationError for several that are no files, or of one name."""
+        self._paths = [root] if isinstance(root, Path) else list(root)
+        self._files = self._paths[0].is_file() or len(self._paths) > 1
+        _check_several(self._paths)
         self._settings = settings
         self._change = threading.RLock()  # one load or unload at a time
         self._models: Mapping[str, Versions] = {}  # replaced as a whole, so that readers need no lock
@@ -67,11 +69,12 @@ class Repository:
         return self._look().models
 
     def _look(self) -> _Folder:
-        if self._single:
-            return _Folder({self._root.stem: {"1": self._root}} if self._root.is_file() else {}, [])
+        if self._files:
+            return _Folder({path.stem: {"1": path} for path in self._paths if path.is_file()}, [])
+        (root,) = self._paths
         models: dict[str, dict[str, Path]] = {}
         ignored: list[str] = []
-        for entry in sorted(_entries(self._root)):
+        for entry in sorted(_entries(root)):
             if entry.is_dir():
                 versions = [each for each in _entries(entry) if _VERSION.fullmatch(each.name) and (each / FILE_NAME).is_file()]
                 found = {each.name: each / FILE_NAME for each in sorted(versions, key=lambda each: int(each.name))}
@@ -164,7 +167,7 @@ class Repository:
         problem = ""
         if not folder.models:
             why = "".join(f"\n  - {text}" for text in folder.ignored[:20])
-            problem = f"{self._root} has no model: expected NAME{SUFFIX} or NAME/VERSION/{FILE_NAME}, such as bert/1/{FILE_NAME}{why}"
+            problem = f"{self._paths[0]} has no model: expected NAME{SUFFIX} or NAME/VERSION/{FILE_NAME}, such as bert/1/{FILE_NAME}{why}"
         elif unknown:
             problem = f"[models.{unknown[0]}]: there is no such model; there are {', '.join(folder.models)}"
         if problem and not self._settings.admin:
@@ -238,6 +241,17 @@ class Repository:
         used = sum(model.bytes for model in self.models())
         if budget and used + more > budget:
             raise OverloadedError(f"model '{name}' needs {more} bytes; of the {budget} for all models {max(budget - used, 0)} are free")
+
+
+def _check_several(paths: Sequence[Path]) -> None:
+    """Raises ConfigurationError where these cannot be served together."""
+    names: dict[str, Path] = {}
+    for path in paths if len(paths) > 1 else ():
+        if path.is_dir():
+            raise ConfigurationError(f"{path} is a folder: give one folder of models, or files alone")
+        if path.stem in names:
+            raise ConfigurationError(f"{names[path.stem]} and {path} would both be the model {path.stem!r}: rename one")
+        names[path.stem] = path
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -70,8 +71,8 @@ def connections_of_each(wanted: int) -> int:
 class Server:
     """A server in this process. `start` returns when it answers; `stop` when nothing is under way."""
 
-    def __init__(self, root: Path, settings: ServerSettings) -> None:
-        """Loads the models. Raises ConfigurationError, DiscError."""
+    def __init__(self, root: Path | Sequence[Path], settings: ServerSettings) -> None:
+        """Loads the models; root: as of a `Repository`. Raises ConfigurationError, DiscError."""
         self.settings = settings
         self._tokens = Tokens(settings.access)
         self.core = Core(Repository(root, settings), settings)

@@ -181,9 +181,10 @@ torch.compile(lambda x: x * 3, backend="disc", dynamic=True)(torch.randn(4))
 """
 
 
-def test_the_module_is_among_the_artifacts_of_torch_trace(tmp_path: Path) -> None:
+def test_the_module_and_the_report_are_among_the_artifacts_of_torch_trace(tmp_path: Path) -> None:
     environment = {"TORCH_TRACE": str(tmp_path), "PATH": "/usr/bin:/bin"}
     subprocess.run([sys.executable, "-c", SCRIPT], env=environment, check=True, cwd=Path(__file__).parents[2])
     (log,) = tmp_path.iterdir()
     text = log.read_text()
     assert '"name": "disc_module"' in text and "func.func @main" in text.partition('"disc_module"')[2]
+    assert "1 kernels, 1 launches" in text.partition('"disc_report"')[2]

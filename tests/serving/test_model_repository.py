@@ -13,7 +13,7 @@ import pytest
 from oip_client import Client, failure, serving, write_add, write_twice
 
 from disc.artifact.manifest import Manifest
-from disc.errors import DiscError, OverloadedError
+from disc.errors import ConfigurationError, DiscError, OverloadedError
 from disc.serving.repository import Repository
 from disc.serving.settings import settings_of
 
@@ -120,6 +120,20 @@ def test_swapping_versions_under_load_loses_no_request(root: Path) -> None:
             thread.join()
         assert not errors and counts[0] > 20
         assert client.call("ModelMetadata", name="twice").versions == ["11"]
+
+
+def test_several_files(root: Path) -> None:
+    place(root, "second", 1)
+    first, second = root / "twice.disc", root / "second.disc"
+    shutil.copy(root / "twice/1/model.disc", first)
+    shutil.copy(root / "second/1/model.disc", second)
+    repository = Repository([first, second], settings_of({}))
+    repository.load_all()
+    assert [model.name for model in repository.models()] == ["second", "twice"]
+    with pytest.raises(ConfigurationError, match="second is a folder: give one folder of models, or files alone"):
+        Repository([first, root / "second"], settings_of({}))
+    with pytest.raises(ConfigurationError, match=r"twice.disc and .*/twice.disc would both be the model 'twice': rename one"):
+        Repository([first, root / "second" / "twice.disc"], settings_of({}))
 
 
 def test_a_file_that_has_not_changed_is_not_loaded_again(root: Path) -> None:

@@ -46,8 +46,8 @@ def test_a_step_that_takes_long_is_named_once_while_it_runs(double: Path, monkey
 
     said: list[str] = []
 
-    def show(message: Warning | str, category: type[Warning], *_: object) -> None:
-        assert category is DiscWarning
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
+        assert category is DiscWarning and filename == __file__, "it names the line that compiles, though another thread warns"
         said.append(str(message))
         if "name-dims" in str(message):
             named.set()
