@@ -17,7 +17,7 @@ import typer
 from disc.artifact import file as artifact
 from disc.artifact.manifest import arguments_of, results_of
 from disc.artifact.output import check_output
-from disc.cli.factory import from_factory
+from disc.cli.factory import from_factory, from_folder
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options, dtype_name
@@ -94,9 +94,8 @@ def compile_command(
         source = model
         if folder is not None and task is not None:
             from disc.frontend.exported import export_module
-            from disc.hf import load_folder
 
-            module, examples = load_folder(folder, task)
+            module, examples = from_folder(folder, task)
             on_step("export", 0.0)
             source = export_module(module, (), None, examples)
         elif not is_file:

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from disc.errors import UnsupportedFormatError
@@ -41,6 +41,15 @@ def from_factory(name: str) -> Built:
     except Exception as error:
         raise UnsupportedFormatError(f"{name} failed: {_user_error(error)}") from error
     return _checked(name, built)
+
+
+def from_folder(folder: str, task: str) -> tuple[torch.nn.Module, Mapping[str, object]]:
+    """The model of a Hugging Face folder, and example inputs by name, as `disc.hf.load_folder`; transformers draws no bar in the middle of
+    ours."""
+    from disc.hf import load_folder  # first: it says which package is missing
+
+    importlib.import_module("transformers.utils.logging").disable_progress_bar()
+    return load_folder(folder, task)
 
 
 def _checked(name: str, built: object) -> Built:

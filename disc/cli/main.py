@@ -99,9 +99,16 @@ def _exit_code(error: Exception) -> int:
     return YOURS if isinstance(error, DiscError | typer.TyperException | typer.Abort) else OURS
 
 
+def _click_text(error: typer.TyperException) -> str:
+    """Of a command line that is none; where there are too many arguments or too few, with those that the command has."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    usage = " ".join(context.get_usage().split()) if context is not None and "argument" in message else ""
+    return f"{message.rstrip('.')}; {usage[0].lower()}{usage[1:]}" if usage else message
+
+
 def _report(error: Exception, code: int, *, as_json: bool) -> None:
     """The message: on standard error, or as JSON on standard output."""
-    message = error.format_message() if isinstance(error, typer.TyperException) else str(error) or type(error).__name__
+    message = _click_text(error) if isinstance(error, typer.TyperException) else str(error) or type(error).__name__
     message = "\n".join([message, *getattr(error, "__notes__", ())])
     message = "\n".join(map(printable, message.split("\n")))
     kind = type(error).__name__

@@ -25,7 +25,7 @@ def _print_schema(wanted: bool) -> None:
 
 def serve_command(
     paths: Annotated[
-        list[Path], typer.Argument(help=".disc files, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc...|DIR")
+        list[Path], typer.Argument(help=".disc files, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")
     ],
     config: Annotated[Path | None, typer.Option(help="Settings (TOML); the options below take precedence.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,

@@ -75,7 +75,12 @@ def test_opt_is_the_program_that_golden_tests_run(tmp_path: Path, capsys: pytest
     assert main(["debug", "opt", str(file), "--passes=simplify"]) == 0
     assert "stablehlo.multiply" in capsys.readouterr().out
     assert main(["debug", "opt", str(file), "--passes=simplyfy"]) == 1
-    assert "simplyfy" in capsys.readouterr().err
+    assert "there is no pass 'simplyfy' (did you mean simplify?)" in capsys.readouterr().err
+    assert main(["debug", "opt", str(file), "--pases=simplify"]) == 1
+    assert "No such option: --pases" in capsys.readouterr().err
+    file.write_text(f"{MODULE}// ----- another\n{MODULE}")
+    assert main(["debug", "opt", str(file), "--stage=named"]) == 0
+    assert capsys.readouterr().out.count("stablehlo.multiply") == 2
 
 
 @pytest.mark.parametrize(
@@ -85,6 +90,8 @@ def test_opt_is_the_program_that_golden_tests_run(tmp_path: Path, capsys: pytest
         (["replay", "{}/text.zip"], "is no report of disc"),
         (["reduce", "{}/text.zip"], "is no report of disc"),
         (["reduce", "{}/none.mlir", "--check", "false"], "cannot be read"),
+        (["opt", "{}/none.mlir"], "none.mlir cannot be read: No such file or directory"),
+        (["opt", "{}/none.mlir", "another.mlir"], "unexpected extra argument(s) (another.mlir); usage: disc debug opt [OPTIONS] {file}"),
         (["reduce", "{}/text.zip.mlir", "--check", "true"], "the command does not fail on it"),
         (["bisect", "tests.models:mlp", "--sizes", "2xa"], "'2xa' is no set of sizes such as 2x17"),
         (["bisect", "tests.models:nothing"], "has no function 'nothing'"),

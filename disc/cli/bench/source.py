@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from disc.artifact.manifest import InputRecord
-from disc.cli.factory import from_factory
+from disc.cli.factory import from_factory, from_folder
 from disc.errors import ConfigurationError
 from disc.frontend.caches import takes_layers, without_caches
 from disc.frontend.models import DynamicShapes
@@ -59,9 +59,7 @@ def read_source(model: str, task: str | None) -> Source:
     if model.startswith("hf:"):
         if task is None:
             raise ConfigurationError("hf:FOLDER needs --task, such as --task feature-extraction")
-        from disc.hf import load_folder
-
-        module, examples = load_folder(model.removeprefix("hf:"), task)
+        module, examples = from_folder(model.removeprefix("hf:"), task)
         plain = without_caches((), examples)[1]
         return Source(takes_layers(module, plain), (), plain)
     if ":" in model and not os.path.exists(model):

@@ -24,13 +24,26 @@ OPT = "-m disc.cli.debug.opt"
 Module = Annotated[Path, typer.Argument(help="A file of IR, or the zip file that an internal error leaves.")]
 
 
-@debug_app.command("opt", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
-def opt_command(context: typer.Context) -> None:
+@debug_app.command("opt")
+def opt_command(
+    file: Annotated[str, typer.Argument(help="A file of IR, or - for standard input; lines `// -----` separate modules.")],
+    passes: Annotated[str, typer.Option(help="Names by commas, such as name-dims,resolve-broadcasts; mlir:NAME is a pass of MLIR.")] = "",
+    stage: Annotated[str | None, typer.Option(help="Check that the result is legal at this stage: imported, named or fused.")] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(metavar="ISA", help="Generate code for a module of stage fused, and print it: x86-64-v4, or a GPU such as sm_90."),
+    ] = None,
+    target: Annotated[str, typer.Option(help="What kernels are chosen for, such as x86-64-v4.")] = "x86-64-v3",
+    locations: Annotated[bool, typer.Option("--locations", help="Print locations.")] = False,
+    debug: Debug = False,
+) -> None:
     """Run passes on a file of IR and print the result."""
     _needs_compiler()
-    from disc.cli.debug import opt
+    from disc.cli.debug.opt import run, split_modules
 
-    raise typer.Exit(opt.main(context.args))
+    text = sys.stdin.read() if file == "-" else _read(Path(file))
+    for part in split_modules(text):
+        print(run(part, passes, stage, locations, emit, target))
 
 
 @debug_app.command("bisect")
@@ -106,8 +119,10 @@ def _read(path: Path) -> str:
         return _report(path).module
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnsupportedFormatError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise UnsupportedFormatError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnsupportedFormatError(f"{path} is no text: {error}") from error
 
 
 def _first_line(error: object) -> str:

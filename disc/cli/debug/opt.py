@@ -1,6 +1,7 @@
 """Runs passes on an IR file and prints the result: disc debug opt FILE --passes=name-dims,resolve-broadcasts
 
-`python -m disc.cli.debug.opt` is the same without the command line's libraries, for the many runs of golden tests.
+`python -m disc.cli.debug.opt` is the same without the command line's libraries, for the many runs of golden tests, and goes on behind a
+module that is refused.
 """
 
 from __future__ import annotations
@@ -57,12 +58,17 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
         return module.operation.get_asm(enable_debug_info=locations)
 
 
+def split_modules(text: str) -> list[str]:
+    """The modules of a file, which lines `// -----` separate."""
+    return re.split(r"^// -----.*$", text, flags=re.MULTILINE)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns 1 where a module is refused, with the reason on standard error."""
     options = _parser().parse_args(arguments)
     text = sys.stdin.read() if options.file == "-" else _read(options.file)
     failed = False
-    for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
+    for part in split_modules(text):
         try:
             print(_run(part, options), flush=True)
         except DiscError as error:
