@@ -47,6 +47,8 @@ MAGIC = b"DISC\r\n\x1a\n"
 PAGE = 4096  # bytes: the weights section, so that it can be mapped
 WEIGHTS_CHUNK = 16 << 20  # bytes: the hash of the weights is the hash of the hashes of such chunks
 
+FOLDER = "a folder, not an artifact: give a .disc file; what disc.hf has saved, its from_pretrained loads"
+
 _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, reserved 0
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _DIGEST_SIZE = 32
@@ -409,9 +411,10 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         raise ArtifactError(f"'{shown_path(path)}': cannot be opened: {error.strerror}") from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            raise ArtifactError("not a regular file")
+            raise ArtifactError(FOLDER if stat.S_ISDIR(status.st_mode) else "not a regular file")
         with open(descriptor, "rb") as file:
             yield file
     except OutputError:  # of what the body writes

@@ -615,8 +615,7 @@ def load(
     except ArtifactError as error:
         if not os.path.isdir(path):
             raise
-        name = artifact.shown_path(path)
-        raise ArtifactError(f"'{name}' is a folder: give a .disc file; what disc.hf has saved, its from_pretrained loads") from error
+        raise ArtifactError(f"'{artifact.shown_path(path)}': {artifact.FOLDER}") from error
     except TargetError:
         from disc.ral.block_files import has_blocks, load_blocks
 

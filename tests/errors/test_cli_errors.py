@@ -85,6 +85,8 @@ MISTAKES = {
     "no model": (["compile"], "Missing argument 'MODEL'"),
     "no option": (["run", "sum.disc", "--wings"], "No such option: --wings"),
     "no file": (["compile", "none.mlir"], "none.mlir: there is no such file"),
+    "two artifacts": (["inspect", "a.disc", "b.disc"], "extra argument(s) (b.disc); usage: disc inspect [OPTIONS] {MODEL.disc}"),
+    "nothing to verify": (["verify"], "Missing argument 'MODEL.disc'; usage: disc verify [OPTIONS] {MODEL.disc}"),
     "onnx": (["compile", "model.onnx"], "model.onnx is not a whole ONNX model"),
     "unknown suffix": (["compile", "model.h5"], "unknown suffix '.h5'; disc reads .pt2, .onnx, .mlir and .mlirbc"),
     "not a pt2": (["compile", "text.pt2"], "text.pt2 is not a .pt2 archive"),

@@ -235,7 +235,7 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nothing")
     for name, message in (
         ("fifo", "not a regular file"),
-        (".", "not a regular file"),
+        (".", "a folder, not an artifact: give a .disc file"),
         ("loop", "cannot be opened: Too many levels of symbolic links"),
         ("dangling", "cannot be opened: No such file or directory"),
     ):
