@@ -20,8 +20,8 @@ from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
 from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value, roots_of
 from disc.codegen.manifest import input_names, read_source, size_words
-from disc.codegen.plan.index import ONE, ZERO, checks_indices, index_arguments
-from disc.codegen.plan.kernel import Kernel
+from disc.codegen.plan.index import ONE, ZERO, checks_indices, lookups
+from disc.codegen.plan.kernel import Kernel, Lookup
 from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.steps import StepMaker, ValueOf, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
@@ -184,7 +184,7 @@ class _Reader:
         numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
         inputs, results = tuple(map(value_of, operands)), tuple(map(value_of, place.results))
         ties = ((results[0], inputs[kernel.updates]),) if kernel.updates is not None else ()
-        return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties)
+        return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties, names)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 
@@ -319,9 +319,10 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     kernel = backend.emit(f"{work.name}_{number}".replace(".", "_"), work, planned.plan, target)
     checks = kernel.checks_indices or checks_indices(work.checked, work.body)
     notes = (*kernel.notes, *planned.place.node.texts("notes"))
-    holders = index_arguments(work.body) if checks else frozenset[Node]()
-    indices = frozenset(number for number, argument in enumerate(planned.place.arguments) if argument in holders)
-    return replace(kernel, checks_indices=checks, indices=indices, notes=notes, plan=str(planned.plan))
+    number_of = {argument: position for position, argument in enumerate(planned.place.arguments)}
+    found = lookups(work.body) if checks else ()
+    reads = tuple(Lookup(number_of.get(table), frozenset(number_of[each] for each in indices)) for table, indices in found)
+    return replace(kernel, checks_indices=checks, lookups=reads, notes=notes, plan=str(planned.plan))
 
 
 def _symbols(check: Check) -> set[str]:
@@ -339,13 +340,32 @@ def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
 
 
 def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
-    """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold it."""
-    held = [launch.inputs[number] for number in sorted(launch.kernel.indices)]
-    integers = dict.fromkeys(value for value in held if value.element.lstrip("u").startswith("i") and value.element != "i1")
-    names = [f"'{inputs[value]}'" for value in integers if value in inputs]
+    """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold it, and the
+    weights that are looked up."""
+    lookups = launch.kernel.lookups
+    held, named = _integers(launch, frozenset[int]().union(*(each.indices for each in lookups)), inputs)
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
-    name = f"input {' or '.join(names)}: " if 0 < len(integers) == len(names) else ""
+    name = f"input {' or '.join(named)}: " if 0 < len(held) == len(named) else ""
     if launch.kernel.reports:
         return Check("index", Dim.of(0), Dim.of(0), f"{launch.kernel.reports}{where} ({launch.name})")
     message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"
-    return Check("index", Dim.of(0), Dim.of(0), message)
+    return Check("index", Dim.of(0), Dim.of(0), message + _tables(launch, inputs))
+
+
+def _tables(launch: Launch, inputs: Mapping[Value, str]) -> str:
+    """The weights that a launch looks up, with their sizes, by which one knows which it was, and the inputs that index each."""
+    words: dict[str, None] = {}
+    for each in launch.kernel.lookups:
+        if each.table is None or each.table not in launch.names:
+            continue
+        held, named = _integers(launch, each.indices, inputs)
+        by = f", indexed by input {' or '.join(named)}" if len(launch.kernel.lookups) > 1 and 0 < len(held) == len(named) else ""
+        words[f"{launch.names[each.table]} [{', '.join(map(str, launch.inputs[each.table].dims))}]{by}"] = None
+    return f"; looked up: {'; '.join(words)}" if words else ""
+
+
+def _integers(launch: Launch, arguments: frozenset[int], inputs: Mapping[Value, str]) -> tuple[list[Value], list[str]]:
+    """Those of the arguments that can hold an index, and the names of those that are inputs of the program."""
+    held = [launch.inputs[number] for number in sorted(arguments)]
+    integers = list(dict.fromkeys(value for value in held if value.element.lstrip("u").startswith("i") and value.element != "i1"))
+    return integers, [f"'{inputs[value]}'" for value in integers if value in inputs]

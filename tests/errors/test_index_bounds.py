@@ -49,6 +49,37 @@ def test_the_inputs_that_hold_indices_are_named() -> None:
             executable(*inputs)
 
 
+def test_the_tables_are_named() -> None:
+    """Also where not all indices come from inputs: the size that the message names tells which table it was, and that whose it is."""
+    ones, words, kinds = torch.ones(2, 5, dtype=torch.int64), r"words.weight \[10, 8\]", r"kinds.weight \[3, 8\]"
+    options = disc.Options(cache=False, threads=1)
+    both = disc.compile(TwoTables().eval(), (ones, ones, ones), options=options)
+    with pytest.raises(ShapeConstraintError, match=f"; looked up: {words}, indexed by input 'ids'; {kinds}, indexed by input 'kinds'$"):
+        both(10 * ones, ones, ones)
+    of_itself = disc.compile(Counted().eval(), (ones,), options=options)
+    with pytest.raises(
+        ShapeConstraintError, match=f"^index 10 is out of range for a dim of size 10 at .*; looked up: {words}, indexed by input 'ids'; "
+    ):
+        of_itself(10 * ones)
+    single = disc.compile(nn.Embedding(10, 8).eval(), (ones,), options=options)
+    with pytest.raises(ShapeConstraintError, match=r"^input 'input': index 10 .*; looked up: weight \[10, 8\]$"):
+        single(10 * ones)
+
+
+class Counted(nn.Module):
+    """Indices of a kernel come from an input and from a buffer."""
+
+    places: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(10, 8), nn.Embedding(3, 8)
+        self.register_buffer("places", torch.tensor([0, 2, 1, 0, 2, 1, 1]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.kinds(self.places[: ids.shape[1]])
+
+
 @pytest.mark.parametrize(
     ("start", "end", "fits", "refused"),
     [

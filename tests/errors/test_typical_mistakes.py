@@ -48,7 +48,7 @@ give one tuple or dict of all inputs
     """,
     "a_token_that_the_model_does_not_have": """
         ShapeConstraintError: input 'input_ids': index 100 is out of range for a dim of size 100 at test_typical_mistakes.py:LINE, \
-test_typical_mistakes.py:LINE (loop_gather_convert_multiply)
+test_typical_mistakes.py:LINE (loop_gather_convert_multiply); looked up: embedding.weight [100, 8]
     """,
     "dynamic_shapes_with_a_wrong_name": """
         ShapeConstraintError: dynamic_shapes names 'ids', which is no input of this call; the inputs are 'input_ids', 'attention_mask'

@@ -17,8 +17,8 @@ Everything here is frozen, and `str` prints it. Where values lie in memory is pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from disc.codegen.plan.kernel import Kernel
@@ -112,7 +112,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Launch(Step):
-    """One kernel call. `weights` maps an operand position to a weight slot; counters: the number of the counter of each version."""
+    """One kernel call. `weights` maps an operand position to a weight slot, `names` to its name; counters: the number of the counter of
+    each version."""
 
     kernel: Kernel
     name: str
@@ -121,6 +122,7 @@ class Launch(Step):
     weights: dict[int, int]
     counters: tuple[int, ...]
     ties: tuple[tuple[Value, Value], ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def results(self) -> tuple[Value, ...]:

@@ -237,9 +237,15 @@ def checks_indices(checked: bool, body: Body) -> bool:
     return checked and any(node.op in _INDEXED and IN_RANGE not in node.attrs for node in body.nodes)
 
 
-def index_arguments(body: Body) -> frozenset[Node]:
-    """The arguments of a fusion from which its indices that may be out of range are computed."""
-    found = {node.operands[len(node.operands) // 2] for node in body.nodes if node.op in _INDEXED and IN_RANGE not in node.attrs}
+def lookups(body: Body) -> list[tuple[Node, frozenset[Node]]]:
+    """What a fusion reads or writes at indices that may be out of range, and the arguments that these are computed from."""
+    indexed = [node for node in body.nodes if node.op in _INDEXED and IN_RANGE not in node.attrs]
+    return [(node.operands[0], _arguments_of(node.operands[len(node.operands) // 2], body)) for node in indexed]
+
+
+def _arguments_of(value: Node, body: Body) -> frozenset[Node]:
+    """The arguments of a fusion that a value in it is computed from."""
+    found = {value}
     for node in reversed(body.nodes):
         if node in found:
             found.update(node.operands)

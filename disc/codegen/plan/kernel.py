@@ -128,6 +128,15 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """What a kernel reads or writes at indices. table: the number of the argument that it is, None where the kernel computes it; indices:
+    of those that the indices are computed from."""
+
+    table: int | None
+    indices: frozenset[int]
+
+
+@dataclass(frozen=True)
 class LibraryTensor:
     """A tensor that a library function gets. place: of its address among the kernel's arguments, None for a result that nothing reads."""
 
@@ -156,7 +165,7 @@ class Kernel:
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported. reports: the words for that, with "{actual}" and
-    "{expected}", where it is no index of a gather. indices: the numbers of the arguments that such indices are computed from.
+    "{expected}", where it is no index of a gather. lookups: what is read or written at such indices.
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     updates: the argument in whose memory the one result lies; None where results have memory of their own.
     plan: the text of what was decided. arithmetic: of products that a GPU's tensor cores do: "bf16", "f16", "tf32x3" or "tf32".
@@ -184,7 +193,7 @@ class Kernel:
     block_choice: BlockChoice | None = None
     split: Split | None = None
     checks_indices: bool = False
-    indices: frozenset[int] = frozenset()
+    lookups: tuple[Lookup, ...] = ()
     reports: str = ""
     library: LibraryCall | None = None
     updates: int | None = None
