@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from containers import Container, Part, taken_apart
@@ -266,7 +267,7 @@ def test_sizes_are_bounded_before_anything_is_read(tmp_path: Path) -> None:
 
 def test_a_weight_outside_its_section(tmp_path: Path) -> None:
     """Manifest and signature agree; `disc verify` sees it, as the runtime does."""
-    changed = {**MANIFEST, "weights": [{**record, "offset": 1 << 40} for record in MANIFEST["weights"]]}
+    changed: Any = {**MANIFEST, "weights": [{**record, "offset": 1 << 40} for record in MANIFEST["weights"]]}
     container = GOOD.changed(b"manifest", content=json.dumps(changed).encode()).changed(
         b"signature", content=artifact.signature_bytes(changed)
     )
@@ -278,7 +279,7 @@ def test_a_weight_outside_its_section(tmp_path: Path) -> None:
 def test_terminal_escapes_of_a_file_are_shown_not_obeyed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b[2J\x9b31m\u202e"
     path = tmp_path / "a.disc"
-    changed = {
+    changed: Any = {
         **MANIFEST, "compiler": evil, "checks": [{"message": evil}], "batch_refusal": evil, "options": {evil: evil}, "counters": MANIFEST["counters"],
         "kernels": [{**MANIFEST["kernels"][0], "kind": evil, "notes": [evil], "lines": [evil]}, *MANIFEST["kernels"][1:]],
     }  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -37,12 +38,12 @@ def linear(seed: int = 0) -> nn.Module:
     return nn.Linear(4, 3).eval()
 
 
-def compiled(model: nn.Module, **options: object) -> disc.Executable:
+def compiled(model: nn.Module, **options: Any) -> disc.Executable:
     return disc.compile(model, (torch.randn(2, 4),), options=disc.Options(**options))
 
 
 def compiles(executable: disc.Executable) -> int:
-    return executable.stats()["compiles"]
+    return cast("int", executable.stats()["compiles"])
 
 
 def data(value: bytes) -> list[tuple[str, memoryview]]:
@@ -196,7 +197,8 @@ def test_temporary_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / f".{KEY}.disc.old", tmp_path / f".{KEY}.disc.new"
     old.touch()
     new.touch()
-    os.utime(old, (time.time() - 7200,) * 2)
+    long_ago = time.time() - 7200
+    os.utime(old, (long_ago, long_ago))
     Cache(tmp_path, 1000).store(KEY, write(b"x"))
     assert not old.exists() and new.exists()
 
