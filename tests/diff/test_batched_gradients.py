@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import disc
 from disc.errors import InstanceError
 from disc.frontend.batched.blocks import Block
-from disc.frontend.batched.differentiate import forward_graph, gradient_graph
+from disc.frontend.batched.differentiate import Source, differentiated
 from disc.frontend.batched.rows import row_class
 
 HIDDEN = 8
@@ -168,25 +168,41 @@ def test_terms_of_weights() -> None:
     words = torch.tensor([4, 0, 4, 1, 1, 4])
     results = tuple(row_class(each) for each in module(x[0], words[0]))
     block = Block("terms", module, (row_class(x[0]),), 1, results)
-    assert len(forward_graph(block).weights) == 6
-    found = gradient_graph(block)
+    both = differentiated(block)
+    found = both.gradient
     assert found is not None and found.rows == (0,) and found.results == (0, 1)
-    kinds = {id(found.graph.weights[term.weight]): term.kind for term in found.terms}
+    kinds = {id(term.weight): term.kind for term in found.terms}
     named = {name: kinds[id(each)] for name, each in module.named_parameters()}
     assert named == {"linear.weight": "product", "linear.bias": "whole", "table.weight": "row", "left": "product",
                      "right": "product", "both": "whole"}  # fmt: skip
+    assert {each.turned for each in both.forward.weights if each.tensor is module.linear.weight} == {True}
+
+    def plain(graph: Any) -> list[Tensor]:
+        return [(each.tensor.t() if each.turned else each.tensor).detach() for each in graph.weights]
+
     incoming = [torch.randn(6, 2, 2), torch.randn(6, 3, 4)]
-    plain = [each.detach() for each in found.graph.weights]
-    launches = [found.graph.module(x[each], words[each], *(g[each] for g in incoming), *plain) for each in range(6)]
-    stacked = [torch.stack([each[place] for each in launches]) for place in range(len(launches[0]))]
-    sums = [torch.zeros_like(each) for each in plain]
+    forward = [both.forward.module(x[each], words[each], *plain(both.forward)) for each in range(6)]
+    parts: dict[str, list[Any]] = {"row": [x], "number": [words]}
+    stacked = [torch.stack([each[place] for each in forward]) for place in range(len(forward[0]))]
+    parts |= {"result": stacked[:3], "kept": stacked[3:]}
+    assert [row_class(each[0]) for each in parts["kept"]] == list(both.kept)
+
+    def at(source: Source) -> Tensor:
+        return parts[source.kind][source.place].reshape(6, *source.shape)
+
+    given = [at(each) for each in found.inputs]
+    back = [found.graph.module(*(each[i] for each in given), *(g[i] for g in incoming), *plain(found.graph)) for i in range(6)]
+    parts["made"] = [torch.stack([each[place] for each in back]) for place in range(1, len(back[0]))]
+    assert [row_class(each[0]) for each in parts["made"]] == list(found.made)
+    sums: dict[int, Tensor] = {}
     for term in found.terms:
-        term.added(stacked, sums[term.weight], lambda left, right: left.t() @ right)
+        sums[id(term.weight)] = term.added(list(map(at, term.parts)), sums.get(id(term.weight)), lambda left, right: left.t() @ right)
     made = [module(x[each], words[each]) for each in range(6)]
     pairs = [(each[place], incoming[place][number]) for number, each in enumerate(made) for place in (0, 1)]
-    expected = torch.autograd.grad([each for each, _ in pairs], found.graph.weights, [each for _, each in pairs])
-    for one, other in zip(sums, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    weights = list(module.parameters())
+    expected = torch.autograd.grad([each for each, _ in pairs], weights, [each for _, each in pairs])
+    for weight, other in zip(weights, expected, strict=True):
+        torch.testing.assert_close(sums[id(weight)], other)
 
 
 def test_a_block_without_gradients() -> None:
@@ -195,4 +211,4 @@ def test_a_block_without_gradients() -> None:
             return (x + 1,)
 
     number = row_class(torch.zeros(2, dtype=torch.int64))
-    assert gradient_graph(Block("whole", Whole(), (number,), 0, (number,))) is None
+    assert differentiated(Block("whole", Whole(), (number,), 0, (number,))).gradient is None

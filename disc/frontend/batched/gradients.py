@@ -7,64 +7,21 @@ what they hand back; a weight gets what all rows of all launches add in one sum,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from disc.errors import DiscError
-from disc.frontend.batched.blocks import Block, CompileBlock
-from disc.frontend.batched.differentiate import Gradient, Graph, Product, forward_graph, gradient_graph
+from disc.frontend.batched.differentiate import Gradient, Source
 from disc.frontend.batched.regions import Kind
+from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import RowClass
+from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock, gradient_tables
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable
-
-
-class TrainedBlock:
-    """A block for B instances, and its gradient, as programs that take the weights."""
-
-    takes_weights = True
-
-    def __init__(self, block: Block, compile_block: CompileBlock, product: Product) -> None:
-        self.product = product
-        self._block = block
-        self._compile = compile_block
-        self._graph = forward_graph(block)
-        self._forward = self._compiled(self._graph, ())
-        self.executable: Executable | None = self._forward
-
-    def __call__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """As `Lifted`."""
-        self._forward(*tables, *rows, *values, *_plain(self._graph.weights), out=out[0] if len(out) == 1 else tuple(out))
-
-    @cached_property
-    def gradient(self) -> tuple[Gradient, Executable] | str | None:
-        """What gives the gradients, made when it is first asked for; why it cannot be compiled; None where there are no gradients."""
-        try:
-            found = gradient_graph(self._block)
-            return None if found is None else (found, self._compiled(found.graph, found.results))
-        except DiscError as error:
-            return f"{type(error).__name__}: {error}"
-
-    def _compiled(self, graph: Graph, gradients: Sequence[int]) -> Executable:
-        """gradients: the places of results whose gradients the graph takes."""
-        block, tables = self._block, self._block.tables()
-        numbers = [torch.zeros((), dtype=torch.int64) for _ in range(block.values)]
-        given = [*block.rows, *(block.results[place] for place in gradients)]
-        zeros = [torch.zeros(each.shape, dtype=each.dtype) for each in given]
-        count = len(block.rows)
-        example = (*zeros[:count], *numbers, *zeros[count:], *_plain(graph.weights))
-        return self._compile(graph.module, example, [*map(tables.index, block.rows), *(None for _ in (*numbers, *gradients))])
-
-
-def _plain(weights: Sequence[Tensor]) -> list[Tensor]:
-    return [each.detach() for each in weights]
-
 
 # --- what ran -------------------------------------------------------------------------------------------------------------------
 
@@ -72,20 +29,29 @@ def _plain(weights: Sequence[Tensor]) -> list[Tensor]:
 @dataclass(frozen=True)
 class Launches:
     """Calls of one kind that ran together. given, made: i64 [rows, B], [results, B], places in the tables of their classes. values: i64
-    [values, B]."""
+    [values, B]. starts: the first places of each result, where its others follow one by one; None where one's do not. first: the row of
+    the first call in what the kind's calls keep; None where they kept nothing."""
 
     kind: Kind
     given: Tensor
     values: Tensor
     made: Tensor
+    starts: tuple[int, ...] | None
+    first: int | None
+
+    def __len__(self) -> int:
+        return self.made.shape[1]
 
     def of(self, mask: Tensor) -> Launches:
         """Some of the calls. mask: bool [B]."""
-        return self if mask.all() else Launches(self.kind, self.given[:, mask], self.values[:, mask], self.made[:, mask])
+        return Launches(self.kind, self.given[:, mask], self.values[:, mask], self.made[:, mask], None, None)
 
 
 class Ran(Protocol):
-    """What a batch computed."""
+    """What a batch computed. memory: for what one way back needs. layouts: the weights as its programs took them."""
+
+    memory: Memory
+    layouts: Layouts
 
     def before(self, count: int) -> Sequence[Launches]:
         """The first `count` of them, in order; whatever they read and made lies in tables."""
@@ -93,6 +59,10 @@ class Ran(Protocol):
 
     def rows_of(self, kind: RowClass) -> Tensor:
         """[rows, *shape]; the rows that are in use."""
+        ...
+
+    def kept_by(self, kind: Kind) -> Sequence[Tensor]:
+        """What its calls kept, [calls, ...] each."""
         ...
 
     def given(self, leaf: Tensor) -> tuple[RowClass, int] | None:
@@ -144,15 +114,38 @@ def _swept(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
 # --- the way back ---------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class _Part:
+    """Calls of a kind whose gradients were computed together. kept: what they kept, made: what the gradient's program made, [B, ...]."""
+
+    launches: Launches
+    kept: Sequence[Tensor]
+    made: Sequence[Tensor]
+
+
+@dataclass
+class _Terms:
+    """What the weights of a kind get. total: its calls; kept, made: as of `_Part` for all of them, in the order in which they ran, where
+    they kept something."""
+
+    total: int
+    kept: Sequence[Tensor]
+    made: Sequence[Tensor]
+    parts: list[_Part] = field(default_factory=list)
+
+
 class Sweep:
     """One way back through launches."""
 
     def __init__(self, results: _Results) -> None:
         self._of = results
+        self._loan = Loan(results.ran.memory)
         self._gradients: dict[RowClass, Tensor] = {}
         self._reached: dict[RowClass, Tensor] = {}
         self._sums: dict[int, Tensor] = {}  # of weights, by identity
-        self._terms: dict[Kind, list[Sequence[Tensor]]] = {}
+        self._terms: dict[Kind, _Terms] = {}
+        self._rows: dict[RowClass, list[Tensor]] = {}  # for what a launch hands back
+        self._launches: Sequence[Launches] = ()
 
     def run(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of the leaves. Raises RuntimeError where one has changed meanwhile, as PyTorch does."""
@@ -160,13 +153,16 @@ class Sweep:
             if leaf._version != version:
                 shape = list(leaf.shape)
                 raise RuntimeError(f"a tensor {shape} that `batch` computed with was changed in place before its gradient was computed")
-        launches = self._of.ran.before(self._of.count)
-        self._begin(gradients)
-        for each in reversed(launches):
-            self._back(each)
-        for kind, found in self._terms.items():
-            self._sum(kind, found)
-        return [self._of_leaf(leaf) for leaf in self._of.leaves]
+        try:
+            self._launches = self._of.ran.before(self._of.count)
+            self._begin(gradients)
+            for each in reversed(self._launches):
+                self._back(each)
+            for kind, terms in self._terms.items():
+                self._sum(kind, terms)
+            return [self._of_leaf(leaf) for leaf in self._of.leaves]
+        finally:
+            self._loan.end()
 
     def _begin(self, gradients: Sequence[Tensor | None]) -> None:
         groups: dict[RowClass, list[tuple[int, Tensor]]] = {}
@@ -183,62 +179,135 @@ class Sweep:
         if given is None or given[0] not in self._reached or not self._reached[given[0]][given[1]]:
             return found
         own = self._gradients[given[0]][given[1]]
-        return own if found is None else own + found
+        return own.clone() if found is None else own + found
 
     def _hand_back(self, kind: RowClass, places: Tensor, gradient: Tensor) -> None:
         if kind not in self._gradients:
-            table = self._of.ran.rows_of(kind)
-            self._gradients[kind] = torch.zeros_like(table)
-            self._reached[kind] = torch.zeros(len(table), dtype=torch.bool)
+            count = len(self._of.ran.rows_of(kind))
+            self._gradients[kind] = self._loan.tensor((count, *kind.shape), kind.dtype).zero_()
+            self._reached[kind] = torch.zeros(count, dtype=torch.bool)
         self._gradients[kind].index_add_(0, places, gradient)
         self._reached[kind][places] = True
 
     def _back(self, launches: Launches) -> None:
         kind = launches.kind
-        known = [self._reached[each][places] for each, places in zip(kind.results, launches.made, strict=True) if each in self._reached]
-        mask = torch.stack(known).any(0) if known else torch.zeros(0, dtype=torch.bool)
-        if not mask.any():
+        mask = self._mask(launches)
+        if mask is None:
             return
-        chosen = launches.of(mask)
         compiled = kind.lifted.gradient if isinstance(kind.lifted, TrainedBlock) else "it is not compiled"
         if compiled is None:
             return
         if isinstance(compiled, str):
-            for each in range(chosen.made.shape[1]):
+            chosen = launches.of(mask)
+            for each in range(len(chosen)):
                 self._one(kind, chosen.given[:, each], chosen.values[:, each], chosen.made[:, each])
             return
         gradient, executable = compiled
-        tables = [self._of.ran.rows_of(each) for each in kind.block.tables()]
-        inputs = [self._gathered(kind.results[place], chosen.made[place]) for place in gradient.results]
-        vectors = [each.contiguous() for each in (*chosen.given, *chosen.values)]
-        made = executable(*tables, *vectors, *inputs, *_plain(gradient.graph.weights))
-        found = cast("list[Tensor]", list(made) if isinstance(made, tuple) else [made])
-        for place, each in zip(gradient.rows, found, strict=False):
-            self._hand_back(kind.rows[place], chosen.given[place], each)
-        self._terms.setdefault(kind, []).append(found)
+        terms = self._terms_of(kind, gradient)
+        if launches.first is not None and mask.all():
+            rows = slice(launches.first, launches.first + len(launches))
+            part = _Part(launches, [each[rows] for each in terms.kept], [each[rows] for each in terms.made])
+        else:
+            part = self._apart(launches, mask, gradient, terms)
+        terms.parts.append(part)
+        if executable is not None:
+            self._run(part, gradient, executable)
 
-    def _gathered(self, kind: RowClass, places: Tensor) -> Tensor:
-        if kind in self._gradients:
-            return self._gradients[kind][places]
-        return torch.zeros((len(places), *kind.shape), dtype=kind.dtype)
+    def _mask(self, launches: Launches) -> Tensor | None:
+        """Which calls a gradient has reached, bool [B]; None where it is none."""
+        results = zip(launches.kind.results, launches.made, strict=True)
+        known = [self._reached[each][places] for each, places in results if each in self._reached]
+        mask = torch.stack(known).any(0) if known else None
+        return mask if mask is not None and mask.any() else None
 
-    def _sum(self, kind: Kind, launches: Sequence[Sequence[Tensor]]) -> None:
-        """What all rows of all launches of a kind add to weights."""
-        assert isinstance(kind.lifted, TrainedBlock)
-        compiled = kind.lifted.gradient
-        assert isinstance(compiled, tuple)
-        gradient, _ = compiled
-        first = len(gradient.rows)
-        results = [torch.cat([each[place] for each in launches]) if place >= first else launches[0][place]
-                   for place in range(len(launches[0]))]  # fmt: skip
-        for term in gradient.terms:
-            term.added(results, self._sum_of(gradient.graph.weights[term.weight]), kind.lifted.product)
-
-    def _sum_of(self, weight: Tensor) -> Tensor:
-        found = self._sums.get(id(weight))
+    def _terms_of(self, kind: Kind, gradient: Gradient) -> _Terms:
+        found = self._terms.get(kind)
         if found is None:
-            found = self._sums[id(weight)] = torch.zeros_like(weight, requires_grad=False)
+            total = sum(len(each) for each in self._launches if each.kind is kind)
+            made = [self._loan.tensor((total, *each.shape), each.dtype) for each in gradient.made]
+            found = self._terms[kind] = _Terms(total, [each[:total] for each in self._of.ran.kept_by(kind)], made)
         return found
+
+    def _apart(self, launches: Launches, mask: Tensor, gradient: Gradient, terms: _Terms) -> _Part:
+        """Some calls, or calls that kept nothing, which then run again."""
+        chosen = launches.of(mask)
+        if launches.first is not None:
+            rows = slice(launches.first, launches.first + len(launches))
+            kept = [each[rows][mask] for each in terms.kept]
+        else:
+            block = chosen.kind.lifted
+            assert isinstance(block, TrainedBlock)
+            out = [torch.empty((len(chosen), *each.shape), dtype=each.dtype) for each in (*chosen.kind.results, *block.kept)]
+            tables = [self._of.ran.rows_of(each) for each in chosen.kind.block.tables()]
+            vectors = [each.contiguous() for each in (*chosen.given, *chosen.values)]
+            block.run(tables, vectors, [], out, self._of.ran.layouts)
+            kept = out[len(chosen.kind.results) :]
+        return _Part(chosen, kept, [torch.empty((len(chosen), *each.shape), dtype=each.dtype) for each in gradient.made])
+
+    def _run(self, part: _Part, gradient: Gradient, executable: Executable) -> None:
+        """The gradient's program; hands back what rows get."""
+        launches, kind = part.launches, part.launches.kind
+        count = len(launches)
+        tables = [self._of.ran.rows_of(each) for each in gradient_tables(kind.block, gradient)]
+        given = [launches.given[each.place].contiguous() if each.kind == "row" else self._value(part, each) for each in gradient.inputs]
+        incoming = [self._gathered(launches, place) for place in gradient.results]
+        rows = [each[:count] for each in self._rows_for(kind, gradient)]
+        out = (*rows, *part.made)
+        executable(*tables, *given, *incoming, *self._of.ran.layouts.of(gradient.graph.weights), out=out[0] if len(out) == 1 else out)
+        for place, each in zip(gradient.rows, rows, strict=True):
+            self._hand_back(kind.rows[place], launches.given[place], each)
+
+    def _value(self, part: _Part, source: Source) -> Tensor:
+        """What lies at the source for each of the calls."""
+        launches = part.launches
+        if source.kind == "number":
+            return launches.values[source.place].contiguous()
+        if source.kind == "row":
+            return self._of.ran.rows_of(launches.kind.rows[source.place])[launches.given[source.place]]
+        if source.kind == "result":
+            table = self._of.ran.rows_of(launches.kind.results[source.place])
+            return _rows(table, launches, source.place)
+        return (part.kept if source.kind == "kept" else part.made)[source.place]
+
+    def _rows_for(self, kind: Kind, gradient: Gradient) -> list[Tensor]:
+        """Room for what each call hands back to its rows: it is used again by every launch."""
+        most = max(len(each) for each in self._launches if each.kind is kind)
+        used = dict[RowClass, int]()
+        found = list[Tensor]()
+        for each in (kind.rows[place] for place in gradient.rows):
+            known, number = self._rows.setdefault(each, []), used.get(each, 0)
+            used[each] = number + 1
+            if number == len(known):
+                known.append(self._loan.tensor((most, *each.shape), each.dtype))
+            elif len(known[number]) < most:
+                known[number] = self._loan.tensor((most, *each.shape), each.dtype)
+            found.append(known[number])
+        return found
+
+    def _gathered(self, launches: Launches, place: int) -> Tensor:
+        """The gradients of a result."""
+        kind = launches.kind.results[place]
+        if kind in self._gradients:
+            return _rows(self._gradients[kind], launches, place)
+        return torch.zeros((len(launches), *kind.shape), dtype=kind.dtype)
+
+    def _sum(self, kind: Kind, terms: _Terms) -> None:
+        """What all rows of all launches of a kind add to weights."""
+        block = kind.lifted
+        assert isinstance(block, TrainedBlock)
+        assert isinstance(block.gradient, tuple)
+        in_order = [each for each in self._launches if each.kind is kind]
+        parts = terms.parts
+        if sum(len(each.launches) for each in parts if each.launches.first is not None) == terms.total:
+            given, values, made = (torch.cat([getattr(each, name) for each in in_order], 1) for name in ("given", "values", "made"))
+            parts = [_Part(Launches(kind, given, values, made, None, 0), terms.kept, terms.made)]
+        for term in block.gradient[0].terms:
+            found = []
+            for source in term.parts:
+                values = [self._value(each, source) for each in parts]
+                value = values[0] if len(values) == 1 else torch.cat(values)
+                found.append(value.reshape(len(value), *source.shape))
+            self._sums[id(term.weight)] = term.added(found, self._sums.get(id(term.weight)), block.product)
 
     def _one(self, kind: Kind, given: Tensor, values: Tensor, made: Tensor) -> None:
         """The gradient of one call, in PyTorch."""
@@ -260,4 +329,12 @@ class Sweep:
                 self._hand_back(kind.rows[place], given[place : place + 1], each.unsqueeze(0))
         for weight, each in zip(weights, found[len(places) :], strict=True):
             if each is not None:
-                self._sum_of(weight).add_(each)
+                known = self._sums.get(id(weight))
+                self._sums[id(weight)] = each.clone() if known is None else known.add_(each)
+
+
+def _rows(table: Tensor, launches: Launches, place: int) -> Tensor:
+    """Those of a result."""
+    if launches.starts is None:
+        return table[launches.made[place]]
+    return table[launches.starts[place] : launches.starts[place] + len(launches)]

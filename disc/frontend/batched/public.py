@@ -13,12 +13,12 @@ import torch
 from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block, CompileBlock, Lift
 from disc.frontend.batched.explain import explained
-from disc.frontend.batched.gradients import TrainedBlock
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.products import CompileProduct, Products
 from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
 from disc.frontend.batched.trained import TrainedModel
+from disc.frontend.batched.trained_blocks import TrainedBlock
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable

@@ -16,6 +16,7 @@ from disc.frontend.batched.tracing import make_kind
 from disc.ral import _ral
 from disc.ral._ral import Launch
 
+Tensors = Sequence[torch.Tensor]
 Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why it has none
 
 
@@ -282,8 +283,7 @@ class Recorder(_ral.Tape):
             places.append(table.used)
             out.append(table.take(count))
         try:
-            assert kind.lifted is not None
-            kind.lifted(views, rows, values, out)
+            self.call(kind, views, rows, values, out)
         except Exception:
             for each, used in before.items():
                 self.table(each).used = used
@@ -292,6 +292,11 @@ class Recorder(_ral.Tape):
         for number, each in enumerate(group):
             for row, first in zip(each.results, places, strict=True):
                 row.place = first + number
+
+    def call(self, kind: Kind, tables: Tensors, rows: Tensors, values: Tensors, out: Tensors) -> None:
+        """Runs the kind's block, as of `Lifted`."""
+        assert kind.lifted is not None
+        kind.lifted(tables, rows, values, out)
 
     def _copy(self, kind: RowClass, rows: list[Row]) -> None:
         """Puts values into the table, each tensor once."""

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from disc.frontend.batched.gradients import Launches, Target, TrainedBlock, attached
+from disc.frontend.batched.gradients import Launches, Target, attached
+from disc.frontend.batched.launches import Table
 from disc.frontend.batched.model import Model
-from disc.frontend.batched.recorder import Recorder
+from disc.frontend.batched.recorder import Recorder, Tensors
 from disc.frontend.batched.regions import Kind
+from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import Row, RowClass
 from disc.frontend.batched.structural import UNKNOWN, Recursion, Walked
+from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock
 
 if TYPE_CHECKING:
     from disc.ral._ral import Launch
 
 
 class _Noted:
-    """Launches of one kind that a recorder ran together."""
+    """Launches of one kind that a recorder ran together. first: as of `Launches`."""
 
-    def __init__(self, kind: Kind, launches: Sequence[Launch]) -> None:
-        self.kind = kind
+    def __init__(self, kind: Kind, launches: Sequence[Launch], first: int | None) -> None:
+        self.kind, self._first = kind, first
         self.given: list[tuple[Row, ...]] = [each.rows for each in launches]
         self._made: list[tuple[Row, ...]] = [each.results for each in launches]
         self._values = [each.values for each in launches]
@@ -35,7 +39,13 @@ class _Noted:
     def launches(self) -> Launches:
         """As they lie in tables."""
         values = torch.tensor(self._values, dtype=torch.int64).reshape(len(self._values), self.kind.values).t()
-        return Launches(self.kind, self._places(self.given, len(self.kind.rows)), values, self._places(self._made, len(self.kind.results)))
+        given, made = self._places(self.given, len(self.kind.rows)), self._places(self._made, len(self.kind.results))
+        return Launches(self.kind, given, values, made, self._starts(), self._first)
+
+    def _starts(self) -> tuple[int, ...] | None:
+        starts = tuple(row.place for row in self._made[0])
+        follow = all(row.place == start + number for number, rows in enumerate(self._made) for row, start in zip(rows, starts, strict=True))
+        return starts if follow else None
 
     @staticmethod
     def _places(groups: Sequence[tuple[Row, ...]], count: int) -> Tensor:
@@ -45,8 +55,12 @@ class _Noted:
 class GradientRecorder(Recorder):
     """Keeps what ran (`Ran`), and gives rows that become tensors their gradients."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, memory: Memory, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.memory, self.layouts = memory, Layouts()
+        self._kept: dict[Kind, list[Table]] = {}
+        self._calls: dict[Kind, int] = {}  # that kept something
+        self._ran: list[tuple[int, int]] = []  # of the group that runs: first row and number of what launches kept
         self._noted: list[_Noted] = []
         self._leaves: dict[int, Tensor] = {}  # weights and given tensors that may have gradients, by identity
         self._inputs: dict[int, Row] = {}  # the rows of the latter
@@ -56,7 +70,7 @@ class GradientRecorder(Recorder):
     def constant(self, launch: Launch) -> None:
         """What depends on weights alone is computed once, and has gradients like anything else."""
         super().constant(launch)
-        self._keep(launch.kind, [launch])
+        self._keep(launch.kind, [launch], None)
 
     def compute(self, row: Row) -> None:
         with torch.no_grad():
@@ -67,15 +81,29 @@ class GradientRecorder(Recorder):
         self._attach(rows)
 
     def _run_group(self, group: list[Launch]) -> None:
+        self._ran = []
         with torch.no_grad():
             super()._run_group(group)
         ran = [each for each in group if each.error is None]
         if ran:
-            self._keep(ran[0].kind, ran)
+            self._keep(ran[0].kind, ran, self._ran[0][0] if sum(count for _, count in self._ran) == len(ran) else None)
             self._attach([row for each in ran for row in each.results])  # those that PyTorch computed
 
-    def _keep(self, kind: Kind, launches: Sequence[Launch]) -> None:
-        noted = _Noted(kind, launches)
+    def call(self, kind: Kind, tables: Tensors, rows: Tensors, values: Tensors, out: Tensors) -> None:
+        """Keeps what the gradient needs, where the block gives some."""
+        block = kind.lifted
+        if not isinstance(block, TrainedBlock):
+            super().call(kind, tables, rows, values, out)
+            return
+        kept, first, count = self._kept.setdefault(kind, [Table(each, 0) for each in block.kept]), self._calls.get(kind, 0), len(out[0])
+        for each in kept:
+            each.used = first  # also where the last launch failed
+        block.run(tables, rows, values, [*out, *(each.take(count) for each in kept)], self.layouts)
+        self._calls[kind] = first + count
+        self._ran.append((first, count))
+
+    def _keep(self, kind: Kind, launches: Sequence[Launch], first: int | None) -> None:
+        noted = _Noted(kind, launches, first)
         self._noted.append(noted)
         self._leaves |= {id(weight): weight for weight, _ in kind.weights if weight.requires_grad}
         for row in (row for rows in noted.given for row in rows):
@@ -103,6 +131,10 @@ class GradientRecorder(Recorder):
         table = self.tables[kind]
         return table.data[: table.used]
 
+    def kept_by(self, kind: Kind) -> Sequence[Tensor]:
+        """As of `Ran`."""
+        return [each.data[: self._calls.get(kind, 0)] for each in self._kept.get(kind, [])]
+
     def given(self, leaf: Tensor) -> tuple[RowClass, int] | None:
         """As of `Ran`."""
         row = self._inputs.get(id(leaf))
@@ -120,28 +152,38 @@ def _target(row: Row) -> Target:
 class WalkedBatch:
     """A batch that a native walk has found (`Ran`)."""
 
-    def __init__(self, recursion: Recursion, walked: Walked) -> None:
+    def __init__(self, recursion: Recursion, walked: Walked, memory: Memory) -> None:
+        self.memory, self.layouts = memory, Layouts()
         self._recursion = recursion
         self._walked = walked
-        self._tables = {kind: torch.empty((count, *kind.shape), dtype=kind.dtype)
+        loan = Loan(memory)
+        weakref.finalize(self, loan.end)
+        self._tables = {kind: loan.tensor((count, *kind.shape), kind.dtype)
                         for kind, count in zip(recursion.classes, walked.used, strict=True)}  # fmt: skip
         self._used = dict.fromkeys(self._tables, 0)
+        calls = dict.fromkeys(recursion.kinds, 0)
+        for block, count, _ in walked.batches.tolist():
+            calls[recursion.kinds[block]] += count
+        self._kept = {kind: [loan.tensor((count, *each.shape), each.dtype) for each in _block(kind).kept] for kind, count in calls.items()}
+        self._ran = dict.fromkeys(calls, 0)
         indices = torch.from_numpy(walked.indices)
         self._launches = [self._run(recursion.kinds[block], indices, count, offset) for block, count, offset in walked.batches.tolist()]
 
     def _run(self, kind: Kind, indices: Tensor, count: int, offset: int) -> Launches:
-        rows, block = len(kind.rows), kind.lifted
-        assert block is not None
+        rows, block, ran = len(kind.rows), _block(kind), self._ran[kind]
         vectors = indices[offset : offset + (rows + kind.values) * count].reshape(rows + kind.values, count)
         tables = [self._tables[each][: self._used[each]] for each in kind.block.tables()]
-        made, out = [], []
+        starts, out = [], []
         for each in kind.results:
             first = self._used[each]
             self._used[each] = first + count
-            made.append(torch.arange(first, first + count))
+            starts.append(first)
             out.append(self._tables[each][first : first + count])
-        block(tables, list(vectors[:rows]), list(vectors[rows:]), out)
-        return Launches(kind, vectors[:rows], vectors[rows:], torch.stack(made))
+        kept = [each[ran : ran + count] for each in self._kept[kind]]
+        block.run(tables, vectors[:rows].unbind(), vectors[rows:].unbind(), [*out, *kept], self.layouts)
+        self._ran[kind] = ran + count
+        made = torch.tensor(starts).unsqueeze(1) + torch.arange(count)
+        return Launches(kind, vectors[:rows], vectors[rows:], made, tuple(starts), ran)
 
     def results(self) -> list[object]:
         """Those of the instances, with gradients."""
@@ -163,8 +205,17 @@ class WalkedBatch:
         """As of `Ran`."""
         return self._tables[kind]
 
+    def kept_by(self, kind: Kind) -> Sequence[Tensor]:
+        """As of `Ran`."""
+        return self._kept[kind]
+
     def given(self, leaf: Tensor) -> None:
         """As of `Ran`: numbers are all that a walk takes from instances."""
+
+
+def _block(kind: Kind) -> TrainedBlock:
+    assert isinstance(kind.lifted, TrainedBlock)
+    return kind.lifted
 
 
 def _fixed(kind: RowClass, place: int) -> Target:
@@ -176,11 +227,15 @@ class TrainedModel(Model):
 
     gradients: ClassVar[bool] = True
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._memory = Memory()
+
     def mode(self) -> contextlib.AbstractContextManager[None]:
         return torch.enable_grad()
 
     def recorder(self) -> Recorder:
-        return GradientRecorder(self._lower, self._programs_now(), self.techniques)
+        return GradientRecorder(self._memory, self._lower, self._programs_now(), self.techniques)
 
     def is_stale(self, kind: Kind) -> bool:
         return any(not weight.requires_grad and not contents.are_those_of(weight) for weight, contents in kind.weights)
@@ -191,7 +246,7 @@ class TrainedModel(Model):
         try:
             walked = recursion.arranged(instances)
             with torch.no_grad():
-                batch = WalkedBatch(recursion, walked)
+                batch = WalkedBatch(recursion, walked, self._memory)
         except UNKNOWN:
             return None
         recursion.count(walked)

@@ -1,0 +1,117 @@
+"""Blocks that give gradients: programs of a block and of its gradient, which take the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from disc.errors import DiscError
+from disc.frontend.batched.blocks import Block, CompileBlock
+from disc.frontend.batched.differentiate import Differentiated, Gradient, Graph, Product, Weight, differentiated, forward_alone
+from disc.frontend.batched.rows import RowClass
+
+if TYPE_CHECKING:
+    from disc.ral.executable import Executable
+
+
+class Layouts:
+    """Weights as programs take them, for one batch: each is turned once."""
+
+    def __init__(self) -> None:
+        self._turned: dict[tuple[int, int], Tensor] = {}
+
+    def of(self, weights: Sequence[Weight]) -> list[Tensor]:
+        return [self._transpose(each.tensor) if each.turned else each.tensor.detach() for each in weights]
+
+    def _transpose(self, weight: Tensor) -> Tensor:
+        name = id(weight), weight._version
+        found = self._turned.get(name)
+        if found is None:
+            found = self._turned[name] = weight.detach().t().contiguous()
+        return found
+
+
+class TrainedBlock:
+    """A block for B instances, and its gradient, as programs that take the weights. kept: what a run keeps for the gradient."""
+
+    takes_weights = True
+
+    def __init__(self, block: Block, compile_block: CompileBlock, product: Product) -> None:
+        self.product = product
+        self._block = block
+        self._compile = compile_block
+        self._refusal: str | None = None
+        self._graphs, self._forward = self._compiled_forward()
+        self.executable: Executable | None = self._forward
+
+    @property
+    def kept(self) -> tuple[RowClass, ...]:
+        return self._graphs.kept
+
+    def __call__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """As `Lifted`."""
+        kept = [torch.empty((len(out[0]), *each.shape), dtype=each.dtype) for each in self.kept]
+        self.run(tables, rows, values, [*out, *kept], Layouts())
+
+    def run(
+        self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor], layouts: Layouts
+    ) -> None:
+        """As `Lifted`. out: for the results, then for what is kept, [B, ...]."""
+        into = out[0] if len(out) == 1 else tuple(out)
+        self._forward(*tables, *rows, *values, *layouts.of(self._graphs.forward.weights), out=into)
+
+    @cached_property
+    def gradient(self) -> tuple[Gradient, Executable | None] | str | None:
+        """What gives the gradients, made when it is first asked for, with its program if there is anything to compute; why it cannot be
+        compiled; None where there are no gradients."""
+        if self._refusal is not None:
+            return self._refusal
+        found = self._graphs.gradient
+        if found is None:
+            return None
+        try:
+            return found, self._compiled_gradient(found) if found.rows or found.made else None
+        except DiscError as error:
+            return f"{type(error).__name__}: {error}"
+
+    def _compiled_forward(self) -> tuple[Differentiated, Executable]:
+        """Without what a gradient needs where that cannot be computed: then `_refusal` says why."""
+        numbers = [torch.zeros((), dtype=torch.int64) for _ in range(self._block.values)]
+        places = [*map(self._block.tables().index, self._block.rows), *(None for _ in numbers)]
+        try:
+            graphs = differentiated(self._block)
+            return graphs, self._compiled(graphs.forward, [*_zeros(self._block.rows), *numbers], places)
+        except (DiscError, RuntimeError, NotImplementedError) as error:  # the latter are PyTorch's, of an op without a gradient
+            self._refusal = f"{type(error).__name__}: {error}"
+        graphs = forward_alone(self._block)
+        return graphs, self._compiled(graphs.forward, [*_zeros(self._block.rows), *numbers], places)
+
+    def _compiled_gradient(self, gradient: Gradient) -> Executable:
+        block, example, places = self._block, list[Tensor](), list[int | None]()
+        tables = gradient_tables(block, gradient)
+        for each in gradient.inputs:
+            dtype = torch.int64 if each.kind == "number" else self.class_of(each.kind, each.place).dtype
+            example.append(torch.zeros(each.shape, dtype=dtype))
+            places.append(tables.index(block.rows[each.place]) if each.kind == "row" else None)
+        example += _zeros([block.results[place] for place in gradient.results])
+        return self._compiled(gradient.graph, example, [*places, *(None for _ in gradient.results)])
+
+    def class_of(self, kind: str, place: int) -> RowClass:
+        """Of a row, a result or what is kept."""
+        return {"row": self._block.rows, "result": self._block.results, "kept": self.kept}[kind][place]
+
+    def _compiled(self, graph: Graph, example: Sequence[Tensor], tables: Sequence[int | None]) -> Executable:
+        return self._compile(graph.module, (*example, *Layouts().of(graph.weights)), tables)
+
+
+def gradient_tables(block: Block, gradient: Gradient) -> list[RowClass]:
+    """The tables whose rows the gradient's program reads, in its order."""
+    return list(dict.fromkeys(block.rows[each.place] for each in gradient.inputs if each.kind == "row"))
+
+
+def _zeros(classes: Sequence[RowClass]) -> list[Tensor]:
+    return [torch.zeros(each.shape, dtype=each.dtype) for each in classes]
