@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from dynamic_models import CASES, TreeLSTM, trees
 from torch import Tensor, nn
 
 import disc
-from disc.errors import InstanceError
+from disc.api import compile_block
+from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.differentiate import Source, differentiated
+from disc.frontend.batched.public import make_batched
 from disc.frontend.batched.rows import row_class
 
 HIDDEN = 8
@@ -120,6 +123,59 @@ def test_given_tensors_reads_and_python() -> None:
     given = [x for each in instances for x in each if x.requires_grad]
     for _ in range(2):
         check(model, batched, instances, [*model.parameters(), *given])
+
+
+class Refused:
+    """Compiles all but what is asked for."""
+
+    def __init__(self, *, gradients: bool, products: bool) -> None:
+        self.gradients, self.products, self.blocks = gradients, products, 0
+
+    def block(self, module: nn.Module, example: Any, tables: Any) -> Any:
+        backward = any(name.startswith("tangents") for name in inspect.signature(module.forward).parameters)
+        if backward and self.gradients:
+            raise DiscError("no gradient today")
+        return compile_block(module, example, tables)
+
+    def product(self, module: nn.Module, example: Any) -> Any:
+        if self.products:
+            raise DiscError("no product today")
+        return disc.compile(module, example)
+
+
+@pytest.mark.parametrize("what", ["gradients", "products"])
+def test_what_cannot_be_compiled_is_pytorchs(what: str) -> None:
+    """Counted, and explained."""
+    torch.manual_seed(0)
+    model = TreeLSTM(HIDDEN)
+    refused = Refused(gradients=what == "gradients", products=what == "products")
+    batched: Any = make_batched(model, refused.block, refused.product)
+    many = trees(8)
+    for chosen in (many[:6], many, many[2:3]):
+        check(model, batched, chosen)
+    assert f"in PyTorch: DiscError: no {what[:-1]} today" in batched.explain()
+    assert (batched.stats()["eager"] > 20) == (what == "gradients")
+
+
+def test_several_ways_back_and_rows_without_gradients() -> None:
+    """Some calls of a launch, in a graph that is gone through twice, and beside a batch that is not."""
+    torch.manual_seed(0)
+    model = TreeLSTM(HIDDEN)
+    batched: Any = disc.batched(model)
+    many = trees(9)
+    weights = list(model.parameters())
+    for _ in range(3):
+        batched.batch(many, gradients=True)
+    results, twin = batched.batch(many, gradients=True), [model(each) for each in many]
+    other = loss(batched.batch(many[:5], gradients=True))  # its memory is its own
+    for chosen in ([1, 4], [0, 8, 4], list(range(9))):
+        totals = [loss([each[number][0] for number in chosen]) for each in (results, twin)]
+        found, expected = (torch.autograd.grad(each, weights, retain_graph=True, allow_unused=True) for each in totals)
+        for one, two in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    expected = torch.autograd.grad(loss([model(each) for each in many[:5]]), weights)
+    for one, two in zip(torch.autograd.grad(other, weights), expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_what_autograd_refuses() -> None:

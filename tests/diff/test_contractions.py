@@ -29,6 +29,16 @@ def test_matmul(dtype: torch.dtype) -> None:
         program.check(randn(m, k, dtype=dtype), randn(k, n, dtype=dtype), tolerance=0.03 if dtype == torch.bfloat16 else None)
 
 
+@pytest.mark.parametrize("count", [None, 1300])
+def test_sums_over_rows(count: int | None) -> None:
+    """The product that the gradient of a weight is, with a piece of its rows at a time (512)."""
+    example = randn(count or 5, 3), randn(count or 5, 4)
+    program = module_program(lambda x, y: [x.t() @ y, (y.t() @ x) * 2 + 1], *example, dynamic=[[0, 1] if count is None else [1]] * 2)
+    for rows in (1, 511, 512, 513, 1300) if count is None else (count,):
+        for m, n in ((1, 17), (7, 64), (13, 130)):
+            program.check(randn(rows, m), randn(rows, n))
+
+
 def test_empty() -> None:
     program = module_program(lambda x, y: [x @ y, F.relu(x @ y + 1), (x @ y).t()], randn(3, 4), randn(4, 5))
     for m, k, n in EMPTY:

@@ -227,7 +227,8 @@ def _drop(graph: fx.Graph, targets: Sequence[object]) -> None:
 def _graph_of(graph: fx.Graph, joint: Graph, inputs: Sequence[fx.Node], names: dict[str, Weight] | None = None) -> Graph:
     """The graph as one of these of its inputs, in this order, then of the weights that it reads. names: of the inputs that are weights."""
     if names is None:
-        names = {node.name: weight for node, weight in zip(_inputs(joint.module)[-len(joint.weights) :], joint.weights, strict=True)}
+        found = _inputs(joint.module)
+        names = {node.name: weight for node, weight in zip(found[len(found) - len(joint.weights) :], joint.weights, strict=True)}
     made = fx.Graph()
     for node in [each for each in graph.nodes if each.op == "placeholder" and not each.users and each not in inputs]:
         graph.erase_node(node)
@@ -309,8 +310,8 @@ def _class_of(node: fx.Node) -> RowClass:
 def _with_terms(
     module: fx.GraphModule, rows: int, weights: Sequence[Tensor], places: dict[str, Source]
 ) -> tuple[tuple[Term, ...], tuple[RowClass, ...]]:
-    """Puts what the terms of the weights are made of, unless it lies somewhere, in the place of the results behind the first `rows`. places:
-    where inputs lie, by name. Returns the terms and what they are made of."""
+    """Puts what the terms of the weights are made of, unless it lies somewhere, in the place of the results behind the first `rows`.
+    places: where inputs lie, by name. Returns the terms and what they are made of."""
     (end,) = (node for node in module.graph.nodes if node.op == "output")
     results: list[Any] = list(end.args[0])
     made: list[fx.Node] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.regions import Kind
+from disc.frontend.batched.trained_blocks import TrainedBlock
 
 
 def explained(model: Model) -> str:
@@ -55,4 +56,6 @@ def _kind_text(kind: Kind) -> str:
     if kind.eager:
         why = kind.refusal or "it was not called often enough to be compiled"
         parts.append(f"{kind.eager} one by one in PyTorch: {why}")
+    if isinstance(kind.lifted, TrainedBlock):
+        parts += kind.lifted.notes()
     return text + ("; ".join(parts) or "constant")

@@ -199,6 +199,8 @@ class Sweep:
             return
         if isinstance(compiled, str):
             chosen = launches.of(mask)
+            if isinstance(kind.lifted, TrainedBlock):
+                kind.lifted.eager += len(chosen)
             for each in range(len(chosen)):
                 self._one(kind, chosen.given[:, each], chosen.values[:, each], chosen.made[:, each])
             return

@@ -104,9 +104,9 @@ class Batched:
 
     def stats(self) -> dict[str, int]:
         """Counts since the model was made: batches, instances, launches of compiled blocks and the rows in them, block calls that PyTorch
-        ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), batches by a
-        native walk over the instances (walked) or by the runtime's interpreter (interpreted), and how often all was forgotten as a weight
-        or a setting had changed (recaptures)."""
+        ran, or whose gradients it computed, one by one (eager), results that were wanted before others could wait (immediate), blocks
+        compiled (compiles), batches by a native walk over the instances (walked) or by the runtime's interpreter (interpreted), and how
+        often all was forgotten as a weight or a setting had changed (recaptures)."""
         plain, trained = (_counted(each) for each in (self._model, self._trained))
         return {name: count + trained[name] for name, count in plain.items()}
 
@@ -123,7 +123,7 @@ def _counted(model: Model) -> dict[str, int]:
         "instances": counts.instances,
         "launches": counts.launches,
         "rows": sum(size * times for kind in kinds for size, times in kind.sizes.items()),
-        "eager": sum(kind.eager for kind in kinds),
+        "eager": sum(kind.eager + (kind.lifted.eager if isinstance(kind.lifted, TrainedBlock) else 0) for kind in kinds),
         "immediate": counts.immediate,
         "compiles": counts.compiles,
         "walked": counts.walked,

@@ -1,5 +1,5 @@
-"""Memory that batches with gradients use again: what a step needs is as large as what the last one needed, and pages that the system hands out
-anew have to be cleared by it."""
+"""Memory that batches with gradients use again: what a step needs is as large as what the last one needed, and pages that the system hands
+out anew have to be cleared by it."""
 
 from __future__ import annotations
 

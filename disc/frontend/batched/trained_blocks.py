@@ -11,7 +11,8 @@ from torch import Tensor
 
 from disc.errors import DiscError
 from disc.frontend.batched.blocks import Block, CompileBlock
-from disc.frontend.batched.differentiate import Differentiated, Gradient, Graph, Product, Weight, differentiated, forward_alone
+from disc.frontend.batched.differentiate import Differentiated, Gradient, Graph, Weight, differentiated, forward_alone
+from disc.frontend.batched.products import Products
 from disc.frontend.batched.rows import RowClass
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class Layouts:
 
 
 class TrainedBlock:
-    """A block for B instances, and its gradient, as programs that take the weights. kept: what a run keeps for the gradient."""
+    """A block for B instances, and its gradient, as programs that take the weights. kept: what a run keeps for the gradient. eager: of how
+    many calls PyTorch computed the gradient, one by one."""
 
     takes_weights = True
 
-    def __init__(self, block: Block, compile_block: CompileBlock, product: Product) -> None:
+    def __init__(self, block: Block, compile_block: CompileBlock, product: Products) -> None:
         self.product = product
+        self.eager = 0
         self._block = block
         self._compile = compile_block
         self._refusal: str | None = None
@@ -77,6 +80,13 @@ class TrainedBlock:
             return found, self._compiled_gradient(found) if found.rows or found.made else None
         except DiscError as error:
             return f"{type(error).__name__}: {error}"
+
+    def notes(self) -> list[str]:
+        """What of its gradient PyTorch computed, and why."""
+        found = [f"gradients of products in PyTorch: {why}" for why in self.product.refusals.values()]
+        if self.eager:
+            found.append(f"gradients of {self.eager} one by one in PyTorch: {self.gradient}")
+        return found
 
     def _compiled_forward(self) -> tuple[Differentiated, Executable]:
         """Without what a gradient needs where that cannot be computed: then `_refusal` says why."""
