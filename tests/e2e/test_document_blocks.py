@@ -26,7 +26,7 @@ NOT_RUN = {  # page → the first words of a block → why
         "bash tools/test.sh": "runs this test",
     },
     "docs/batched.md": {
-        "import tritonclient.grpc": "needs Triton's client, which the tests do not install; README's block asks the same server by HTTP",
+        "import tritonclient.grpc": "tests/serving/test_foreign_clients.py runs it, in an environment with Triton's client",
     },
     "docs/deployment.md": {
         "pip install": "changes the environment; tests/unit/test_installation.py builds and installs the wheel",

@@ -5,16 +5,24 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from dynamic_models import TreeGRU, trees
 from oip_client import Client, serving, write_copy, write_twice
 
+import disc
+from disc.config import Options
 from disc.serving.datatypes import DATATYPES
+from tests.diff.test_saved_structures import COLUMNS, FIELDS, flat
 
 pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
@@ -51,6 +59,32 @@ def run(python: Path, script: str, client: Client) -> None:
 def test_tritonclient(client: Client, tmp_path: Path, version: str) -> None:
     pins = ["numpy<2", "protobuf<6"] if version == "2.48.0" else ["ml_dtypes"]
     run(environment(tmp_path / "venv", f"tritonclient[grpc]=={version}", *pins), "triton_conformance.py", client)
+
+
+def test_tritonclient_asks_for_trees(tmp_path: Path) -> None:
+    """A model over trees, saved and served, and asked by the lines of docs/batched.md."""
+    torch.manual_seed(0)
+    module, instances = TreeGRU(8).eval(), trees(4, 9)
+    model: Any = disc.batched(module, options=Options(cache=False, threads=1))
+    model.save(tmp_path / "tree.disc", trees(8))
+    for name, array in zip(("word", "left", "right", "root"), flat(instances, COLUMNS, FIELDS), strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    block = re.search(r"^import tritonclient.*?(?=^```)", (HERE.parents[1] / "docs" / "batched.md").read_text(), re.M | re.S)
+    assert block is not None and "127.0.0.1:8001" in block[0]
+    with serving(tmp_path / "tree.disc") as client:
+        script = (
+            "import numpy\n"
+            "from types import SimpleNamespace\n"
+            "def read(name): return SimpleNamespace(numpy=lambda: numpy.load(f'{name}.npy'))\n"
+            "word, left, right, root = map(read, ('word', 'left', 'right', 'root'))\n"
+            "print = lambda array: numpy.save('found.npy', array)\n"
+        ) + block[0].replace("127.0.0.1:8001", f"127.0.0.1:{client.server.port}")
+        python = environment(tmp_path / "venv", "tritonclient[grpc]==2.73.0", "ml_dtypes")
+        done = subprocess.run([str(python), "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with torch.no_grad():
+        expected = np.stack([module(each).numpy() for each in instances])
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_kserve(client: Client, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, T
         yield client, module, path
 
 
-def named(instances: list[Tree]) -> dict[str, np.ndarray]:
+def named(instances: list[Tree]) -> dict[str, Any]:
     return dict(zip(NAMES, flat(instances, COLUMNS, FIELDS), strict=True))
 
 
@@ -113,7 +113,7 @@ GOOD = (numbers(-1, 1, 2), numbers(1, -1, -1), numbers(2, -1, -1), numbers(0))
 )
 def test_what_is_refused(served: tuple[Client, TreeGRU, Path], change: dict[int, np.ndarray], message: str) -> None:
     client = served[0]
-    arrays = {name: change.get(place, each) for place, (name, each) in enumerate(zip(NAMES, GOOD, strict=True))}
+    arrays: dict[str, Any] = {name: change.get(place, each) for place, (name, each) in enumerate(zip(NAMES, GOOD, strict=True))}
     code, text = failure(lambda: client.infer("tree", **arrays))
     assert code == "INVALID_ARGUMENT"
     assert message in text
@@ -186,16 +186,3 @@ def test_settings_that_do_not_fit(served: tuple[Client, TreeGRU, Path]) -> None:
     for settings, message in ((ModelSettings(warm_up=("tree.word=3",)), "warm_up"),):
         with pytest.raises(ConfigurationError, match=message):
             load_model("tree", "1", served[2], settings, Limits())
-
-
-def test_tritonclient(served: tuple[Client, TreeGRU, Path]) -> None:
-    triton = pytest.importorskip("tritonclient.grpc")
-    client, module, _ = served
-    instances = trees(4, 9)
-    with triton.InferenceServerClient(f"127.0.0.1:{client.server.port}") as connection:
-        inputs = []
-        for name, array in named(instances).items():
-            inputs.append(triton.InferInput(name, list(array.shape), "INT64"))
-            inputs[-1].set_data_from_numpy(array)
-        found = connection.infer("tree", inputs).as_numpy("output0")
-    np.testing.assert_allclose(found, expected(module, instances), rtol=1e-4, atol=1e-5)
