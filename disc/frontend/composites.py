@@ -150,10 +150,16 @@ def number_isin(element: float, test_elements: Tensor, *, assume_unique: bool = 
     return found.logical_not() if invert else found
 
 
+def conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """A 1-D convolution of [time, batch, channels] by [kernel, channels, outputs]."""
+    return torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
     aten.masked_scatter.default: masked_scatter,
+    aten.conv_tbc.default: conv_tbc,
     aten.put.default: put,
     aten.index_reduce.default: index_reduce,
     aten.isin.Tensor_Tensor: isin,

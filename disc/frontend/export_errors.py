@@ -103,9 +103,7 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
         return _refused("Tensor.numpy()", OUTSIDE, error)
     if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
         return _refused(*_control_flow(str(error)), error)
-    if isinstance(error, ConstraintViolationError) or (
-        isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
-    ):
+    if is_violated(error):
         return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}")
     own = refuses()
     if own is not None:
@@ -113,6 +111,12 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
+
+
+def is_violated(error: Exception) -> bool:
+    """Whether torch.export says that a dim which was asked for cannot be dynamic."""
+    asked = isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
+    return asked or isinstance(error, ConstraintViolationError)
 
 
 def _control_flow(text: str) -> tuple[str, str]:

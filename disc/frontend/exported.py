@@ -39,10 +39,11 @@ from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs
-from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, logged_errors, quiet, shortened
+from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, is_violated, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
+from disc.frontend.larger_examples import MOST_EXPORTS, dims_behind_ones, dims_of, is_the_model, that_run
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
@@ -68,6 +69,7 @@ TRAINING: dict[object, Callable[[Mapping[str, object]], bool]] = {
     aten.rrelu.default: lambda arguments: arguments["training"] is True,
     aten.batch_norm.default: _updates_statistics, aten.instance_norm.default: _updates_statistics,
 }  # fmt: skip
+Exports = tuple[ExportedProgram, SymbolicForms, KeptValues]  # a program, who fixed its dims, and what the model kept
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 INPUT_NAMES = "disc_input_names"  # metadata of a program's graph module: what its inputs are called in the file that it came from
 OUTPUT_NAMES = "disc_output_names"  # likewise, its results
@@ -310,6 +312,9 @@ def export_module(
             raise  # says nothing about the model
         except Exception as error:
             needs = _needed_to_export(model, widening, error)
+            made = _larger(model, widening, widening.by_size()) if not needs and is_violated(error) else None
+            if made is not None:
+                return _finished(widening, *made)
             if not needs:
                 raise export_error(error, lambda: DrySession(model).run(bound).error) from error
         else:
@@ -319,11 +324,41 @@ def export_module(
             widened = [key for key in found.fixed if widening.widen_more(key)]
             needs = found.needs | {key: need for key, need in found.fixed.items() if key not in widened}
             if not needs and not widened:
-                kept.check(program)
-                _note_fixed_dims(program, widening, forms)
-                return with_plain_weights(program)
+                return _finished(widening, *_without_ones(model, widening, (program, forms, kept)))
         for key, need in needs.items():
             widening.keep(key, need)
+
+
+def _finished(widening: Widening, program: ExportedProgram, forms: SymbolicForms, kept: KeptValues) -> ExportedProgram:
+    kept.check(program)
+    _note_fixed_dims(program, widening, forms)
+    return with_plain_weights(program)
+
+
+def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> Exports:
+    """The program, or that of a larger example, in which no size is 1 by chance."""
+    dims = dims_of(made[0], widening, made[1])
+    return _larger(model, widening, dims_behind_ones(dims, _decided(made[0]))) or made
+
+
+def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]]) -> Exports | None:
+    """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself."""
+    for _ in range(MOST_EXPORTS):
+        keys = that_run(DrySession(model), widening, groups) if groups else set()
+        if not keys:
+            return None
+        try:
+            made = _export(model, widening.larger(keys))
+        except RecursionError:
+            raise
+        except Exception:
+            return None  # the example's own program, or what its export raised, is there
+        dims = dims_of(made[0], widening, made[1])
+        if not dims.wrong:
+            conditions = [*size_checks(made[0].graph_module, arguments_by_name), *_decided(made[0])]
+            return made if is_the_model(dims, conditions) else None
+        groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
+    return None
 
 
 def export_instance(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
@@ -372,7 +407,7 @@ def _without_fake_cache() -> AbstractContextManager[object]:
     return dynamo_config.patch(fake_tensor_cache_enabled=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms, KeptValues]:
+def _export(model: torch.nn.Module, widening: Widening) -> Exports:
     example, shapes = widening.arguments(), widening.specs
     with (
         warnings.catch_warnings(),

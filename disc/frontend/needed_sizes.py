@@ -179,9 +179,9 @@ def contradictions(
                 keys.setdefault(str(size.node._expr), []).append(key)
             if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer:
                 fixed[key] = Need(f"fixed by {who}" if (who := forms.who_fixed(size)) else "a weight needs it", who is None)
-    failing = [each for each in needed if isinstance(each, Decision) and _fails(each, sizes)]
+    failing = [each for each in needed if isinstance(each, Decision) and fails(each, sizes)]
     for each in decided:
-        if isinstance(each, Decision) and not each.layout and _fails(each, sizes):
+        if isinstance(each, Decision) and not each.layout and fails(each, sizes):
             concerned = [key for name in each.condition.symbols() for key in keys.get(name, ())]
             failing += [] if any(map(widening.was_given, concerned)) else [each]
     equal = [each for each in failing if each.condition.sole is not None and each.condition.sole.sign == "=="]
@@ -204,12 +204,13 @@ def _other_sizes(
     now = {**example, **{name: widening.sizes[own[0]] for name, own in keys.items()}}
     for chosen in sorted(itertools.product(TRIED_SIZES, repeat=len(names)), key=lambda sizes: (sum(sizes), sizes)):
         values = {**now, **dict(zip(names, chosen, strict=True))}
-        if all(_fails(each, values) for each in failing):
+        if all(fails(each, values) for each in failing):
             return {key: size for name, size in zip(names, chosen, strict=True) for key in keys[name]}
     return {}
 
 
-def _fails(decision: Decision, sizes: Mapping[str, int]) -> bool:
+def fails(decision: Decision, sizes: Mapping[str, int]) -> bool:
+    """Whether it does not hold for these sizes; False where they do not say."""
     try:
         return not decision.condition.evaluate(sizes)
     except (KeyError, ZeroDivisionError):

@@ -27,7 +27,9 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
+from disc.frontend.composites import conv_tbc
 from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
+from disc.frontend.fractional_pools import FORMS as FRACTIONAL_FORMS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
 from disc.frontend.histograms import FORMS as HISTOGRAMS
 from disc.frontend.locations import user_line
@@ -335,6 +337,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **SPECTROGRAMS,
     **HISTOGRAMS,
     **DISTRIBUTIONS,
+    **FRACTIONAL_FORMS,
     **GROUPED_FORMS,
     **MATRIX_FORMS,
     **SIZED_FORMS,
@@ -344,6 +347,7 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.combinations: combinations,
     torch.unique_consecutive: unique_consecutive,
     torch.Tensor.unique_consecutive: unique_consecutive,
+    torch.conv_tbc: conv_tbc,
     F.one_hot: one_hot,
     F.pad: pad,
     torch.Tensor.take_along_dim: take_along_dim,

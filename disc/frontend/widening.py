@@ -8,6 +8,7 @@ the model needs as they are stay.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -43,7 +44,9 @@ class Widening:
         self.bound = bound
         self.sizes: dict[Key, int] = {}
         self.kept: dict[Key, Need] = {}
+        self._doubled: frozenset[Key] = frozenset()
         self._specs = dict(specs)
+        self._large: dict[int, list[Key]] = {}  # the other dynamic dims, by their size
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
         self._mapped(self._collect)
         self._taken = [dict(self.sizes)]
@@ -86,6 +89,16 @@ class Widening:
         self.sizes = after
         return True
 
+    def by_size(self) -> list[list[Key]]:
+        """The dynamic dims that the example has larger than 1, those of one size together."""
+        return list(self._large.values())
+
+    def larger(self, keys: Collection[Key]) -> Widening:
+        """The same with these dims twice as large."""
+        other = copy.copy(self)
+        other._doubled = frozenset(keys)
+        return other
+
     def _mapped(self, function: LeafMap) -> inspect.BoundArguments:
         arguments = {name: _map_values(value, self._specs.get(name), function) for name, value in self.bound.arguments.items()}
         return inspect.BoundArguments(self.bound.signature, OrderedDict(arguments))
@@ -97,6 +110,8 @@ class Widening:
             key = (id(tensor), dim % tensor.dim())
             if tensor.shape[dim] <= 1:
                 self.sizes[key] = SIZES[0]
+            else:
+                self._large.setdefault(tensor.shape[dim], []).append(key)
             if size is not Dim.AUTO:
                 self._given.add(key)
         return tensor
@@ -107,6 +122,8 @@ class Widening:
             key = (id(tensor), dim)
             if key in self.sizes and key not in kept:
                 result = _resized(result, dim, self.sizes[key])
+            if key in self._doubled:
+                result = result.repeat_interleave(2, dim)
         return result
 
     def _left(self, tensor: torch.Tensor, spec: object) -> object:

@@ -89,6 +89,17 @@ def lowest(dtype: torch.dtype) -> float | int:
     return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
+def places_of_maxima(candidates: Tensor, places: Tensor, counts: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The maxima along a dim, and the place of each: the least of equal ones, or that of the last NaN. counts: which elements count."""
+    values = candidates.amax(dim)
+    hits = counts & (candidates == values.unsqueeze(dim))
+    place = torch.where(hits, places, torch.iinfo(torch.int64).max).amin(dim)
+    if candidates.dtype.is_floating_point:
+        last = torch.where(counts & (candidates != candidates), places, -1).amax(dim)
+        place = torch.where(last >= 0, last, place)
+    return values, place
+
+
 def maxima(x: Tensor, windows: Sequence[Windows]) -> tuple[Tensor, Tensor]:
     """The maximum of each window over the last dims, and its row-major place there: the first one, or the last NaN.
 
@@ -100,13 +111,7 @@ def maxima(x: Tensor, windows: Sequence[Windows]) -> tuple[Tensor, Tensor]:
         index, counts = along.fitted(dim)
         candidates = torch.where(counts, along.of(values, dim), lowest(x.dtype))
         places = index * stride + (along.of(place, dim) if dim < -1 else 0)
-        values = candidates.amax(dim)
-        hits = counts & (candidates == values.unsqueeze(dim))
-        far = torch.iinfo(torch.int64).max
-        place = torch.where(hits, places, far).amin(dim)
-        if x.dtype.is_floating_point:
-            last = torch.where(counts & (candidates != candidates), places, -1).amax(dim)
-            place = torch.where(last >= 0, last, place)
+        values, place = places_of_maxima(candidates, places, counts, dim)
         stride = stride * x.shape[dim]
     return values, place
 

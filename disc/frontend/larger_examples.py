@@ -1,0 +1,91 @@
+"""Programs whose sizes are 1 by chance: an example of 4 channels, of which `pixel_shuffle(x, 2)` makes one.
+
+torch.export takes a size of 1 for a constant wherever it comes up, so the dims that such a size is computed from are fixed, or decide.
+Where the model runs on an example that is larger there, the program is made of that one, as long as it is the model for the user's
+example, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+
+from disc.frontend.decisions import Decision, Found
+from disc.frontend.needed_sizes import DrySession, fails, inputs_of
+from disc.frontend.symbolic_forms import SymbolicForms
+from disc.frontend.widening import Key, Widening
+
+MOST_EXPORTS = 2  # of larger examples; each takes as long as the first
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The dims of a program's inputs.
+
+    keys: expression of a size → where it stands; example: expression → size in the user's example; fixed: dims that a number became of,
+    each with who fixed it, None for a weight; wrong: dims that are fixed to another size than the example's.
+    """
+
+    keys: dict[str, list[Key]]
+    example: dict[str, int]
+    fixed: dict[Key, str | None]
+    wrong: list[Key]
+
+
+def dims_of(program: ExportedProgram, widening: Widening, forms: SymbolicForms) -> Dims:
+    found = Dims({}, {}, {}, [])
+    for _, tensor, value in inputs_of(program, widening.bound):
+        for dim, size in enumerate(value.shape):
+            key = (id(tensor), dim)
+            if not isinstance(size, torch.SymInt):
+                if size != tensor.shape[dim]:
+                    found.wrong.append(key)
+                continue
+            found.keys.setdefault(str(size.node._expr), []).append(key)
+            found.example[str(size.node._expr)] = tensor.shape[dim]
+            if size.node.expr.is_Integer:
+                found.fixed[key] = forms.who_fixed(size)
+                found.wrong.extend([key] if int(size.node.expr) != tensor.shape[dim] else [])
+    return found
+
+
+def dims_behind_ones(dims: Dims, decided: Iterable[Found]) -> list[list[Key]]:
+    """The dims that were fixed by no weight, and those that a size of 1 is computed of: all dims of one size together."""
+    names = {name for each in decided if isinstance(each, Decision) and _is_one(each) for name in each.condition.symbols()}
+    names |= {name for name, keys in dims.keys.items() if any(dims.fixed.get(key) is not None for key in keys)}
+    return [keys for name, keys in sorted(dims.keys.items()) if name in names and not any(dims.fixed.get(key, "") is None for key in keys)]
+
+
+def _is_one(decision: Decision) -> bool:
+    """Whether it says that a size, which is no remainder, is 1 at most."""
+    sole = decision.condition.sole
+    if sole is None:
+        return False
+    if sole.sign == "==":
+        return (sole.left == 1) != (sole.right == 1)
+    order = sole.at_least()
+    return order is not None and order[0] == 1 and not order[1].is_const
+
+
+def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[Key]]) -> set[Key]:
+    """The dims that may be larger: all, or those of the groups that may one after the other."""
+
+    def runs(keys: set[Key]) -> bool:
+        return session.run(widening.larger(keys).arguments()).error is None
+
+    every = {key for group in groups for key in group}
+    if not every or runs(every):
+        return every
+    taken: set[Key] = set()
+    for group in groups:
+        if len(groups) > 1 and runs(taken | set(group)):
+            taken |= set(group)
+    return taken
+
+
+def is_the_model(dims: Dims, conditions: Iterable[Found]) -> bool:
+    """Whether a program is the model for the user's example."""
+    return not any(isinstance(each, Decision) and not each.layout and fails(each, dims.example) for each in conditions)

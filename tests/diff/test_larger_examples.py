@@ -1,0 +1,59 @@
+"""Examples of which an intermediate has a size of 1 by chance: the program takes other sizes, and the example, as eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import Wrapped
+from torch import Tensor
+from torch.export import Dim
+
+import disc
+from disc.errors import ShapeConstraintError
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = {  # function, example, another size
+    "view": (lambda x: x.view(x.shape[0], 2, -1) * 2, (3, 2), (3, 8)),
+    "unflatten": (lambda x: x.unflatten(1, (2, -1)).transpose(1, 2).softmax(-1), (3, 2), (5, 6)),
+    "chunk": (lambda x: torch.cat([part * 2 for part in x.chunk(2, 1)]), (3, 2), (3, 8)),
+    "slices": (lambda x: x[:, : x.shape[1] // 2] * x[:, x.shape[1] // 2 :], (3, 2), (3, 8)),
+    "steps": (lambda x: x[:, ::2] - x[:, 1::2], (3, 2), (3, 8)),
+    "pool": (lambda x: F.max_pool2d(x, 2).flatten(1) + 1, (3, 2, 2, 2), (2, 3, 8, 6)),
+    "windows": (lambda x: x.unfold(1, 2, 1).sum(-1), (3, 2), (3, 7)),
+    "product": (lambda x: x.view(x.shape[0], -1, 2) @ torch.ones(2, 3), (3, 2), (3, 8)),
+    "distances": (F.pdist, (2, 3), (5, 3)),
+    "gates": (lambda x: F.glu(x, 1), (2, 2), (2, 12)),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_of_one_by_chance(name: str) -> None:
+    function, size, other = CASES[name]
+    executable = disc.compile(Wrapped(function).eval(), (torch.randn(size),))
+    for shape in (size, other):
+        x = torch.randn(shape)
+        torch.testing.assert_close(executable(x), function(x))
+
+
+def test_a_dim_that_was_asked_for() -> None:
+    function, size, other = CASES["view"]
+    executable = disc.compile(Wrapped(function).eval(), (torch.randn(size),), dynamic_shapes=(({1: Dim.DYNAMIC},),))
+    x = torch.randn(size[0], other[1])
+    torch.testing.assert_close(executable(x), function(x))
+
+
+def test_what_needs_its_size_keeps_it() -> None:
+    """A weight fixes a dim, and a branch of Python that the larger example would take otherwise leaves the example's program."""
+    layer = torch.nn.Linear(2, 3)
+    executable = disc.compile(
+        Wrapped(lambda x: layer(x).view(x.shape[0], 3, -1) if x.shape[0] < 4 else x[:, :1]).eval(), (torch.randn(3, 2),)
+    )
+    x = torch.randn(2, 2)
+    torch.testing.assert_close(executable(x), layer(x).view(2, 3, 1))
+    with pytest.raises(ShapeConstraintError):
+        executable(torch.randn(5, 2))
+    with pytest.raises(ShapeConstraintError):
+        executable(torch.randn(3, 4))
