@@ -119,13 +119,13 @@ def save_packed(made: Executable, file: Path) -> None:
         write_packed(file, plain.read_bytes())
 
 
-def _ranges(made: Executable, images: bool) -> dict[str, tuple[int, int]]:
-    """Of each symbol, sizes that random calls may have."""
-    ranges: dict[str, tuple[int, int]] = {}
+def _ranges(made: Executable, images: bool) -> dict[str, tuple[int, int, int]]:
+    """Of each symbol, the least and the greatest size that random calls may have, and the dim: inputs agree in each."""
+    ranges: dict[str, tuple[int, int, int]] = {}
     for record in made.manifest["symbols"]:
         _, _, dim = record.get("source", "").removeprefix("arg").partition(".")
         if dim:
-            ranges[record["name"]] = BATCH if dim == "0" else IMAGE if images else LENGTH
+            ranges[record["name"]] = (*(BATCH if dim == "0" else IMAGE if images else LENGTH), int(dim))
     return ranges
 
 

@@ -29,7 +29,7 @@ def check(job: Job, report: Report) -> None:
         if job.fake:
             if job.is_late(report, ", ".join(each["name"] for each in models[number:])):
                 return
-            model["sizes"] = {name: (low, min(high, low + SMALL)) for name, (low, high) in model["sizes"].items()}
+            model["sizes"] = {name: (low, min(high, low + SMALL), dim) for name, (low, high, dim) in model["sizes"].items()}
         try:
             _check(device, job, model, row, report, calls, job.left / (len(models) - number))
         except Exception as error:  # the other models may still run
@@ -41,13 +41,14 @@ def check(job: Job, report: Report) -> None:
 def _check(device: Host, job: Job, model: Mapping[str, Any], row: Row, report: Report, calls: int, seconds: float) -> None:
     path, random, end = job.folder / model["file"], np.random.default_rng(0), job.left - seconds
     program, reference = device.load(path), device.load_for(path, model["cpu"])
-    biggest = {name: high for name, (_, high) in model["sizes"].items()}
+    biggest = {name: high for name, (_, high, _) in model["sizes"].items()}
     if not job.fake:
         program.flat(*(device.place(array, element) for array, element in _inputs(program, biggest, random, model["high"])))
     program.synchronize()
     seen, before = set[tuple[int, ...]](), (device.gpu.free_memory(), resident_bytes())
     while row.count < calls and job.left > end:
-        sizes = {name: int(random.integers(low, high + 1)) for name, (low, high) in model["sizes"].items()}
+        drawn = {dim: int(random.integers(low, high + 1)) for low, high, dim in model["sizes"].values()}
+        sizes = {name: drawn[dim] for name, (_, _, dim) in model["sizes"].items()}
         seen.add(tuple(sizes.values()))
         given = _inputs(program, sizes, random, model["high"])
         results = program.flat(*(device.place(*each) for each in given))
