@@ -53,6 +53,7 @@ from disc.frontend.size_checks import size_checks
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
+from disc.ir.dialect import make_context
 
 aten = torch.ops.aten
 FIXED_DIMS = "disc_fixed_dims"  # among the metadata of a program that `export_module` made: texts
@@ -335,6 +336,17 @@ def _finished(widening: Widening, program: ExportedProgram, forms: SymbolicForms
     return with_plain_weights(program)
 
 
+def _has_lowerings(program: ExportedProgram) -> bool:
+    """Whether all ops of the program can be compiled: with more dynamic dims there may be one that cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import_exported(with_plain_weights(program), make_context())
+        except DiscError:
+            return False
+    return True
+
+
 def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> Exports:
     """The program, or that of a larger example, in which no size is 1 by chance."""
     dims = dims_of(made[0], widening, made[1])
@@ -356,7 +368,7 @@ def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequenc
         dims = dims_of(made[0], widening, made[1])
         if not dims.wrong:
             conditions = [*size_checks(made[0].graph_module, arguments_by_name), *_decided(made[0])]
-            return made if is_the_model(dims, conditions) else None
+            return made if is_the_model(dims, conditions) and _has_lowerings(made[0]) else None
         groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
     return None
 
