@@ -170,6 +170,7 @@ class GemmThresholds:
     dot_length: values of k of these, at most; dot_ahead: rows of B by which they prefetch.
     few_sums: vectors of sums, at most, of the kernel for few rows; few_chains: vectors of sums, at least, that hide the latency of a
     multiply-add; few_ahead: rows of B by which it prefetches; few_columns: columns of B, at most, that it reads side by side along k.
+    strided_depth: values of k at a time, at most, where the columns of A are contiguous.
     """
 
     vectors: int
@@ -180,6 +181,7 @@ class GemmThresholds:
     few_chains: int
     few_ahead: int
     few_columns: int
+    strided_depth: int
 
 
 @dataclass(frozen=True)

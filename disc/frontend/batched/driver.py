@@ -4,7 +4,7 @@ for all that wait (ACROBAT 4.2, without fibers)."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any, Protocol, TypeVar
 
@@ -47,7 +47,9 @@ class NeedsPython(Exception):
 
 
 class Owner(Protocol):
-    """The model whose instances run."""
+    """The model whose instances run. target: itself, as it is called for one instance."""
+
+    target: Callable[[Any], object]
 
     def find(self, callee: Any) -> Function | None:
         """The user's function that a call of `callee` runs; None for others."""
@@ -113,7 +115,7 @@ class Driver:
             except NeedsPython as reason:
                 self._recorder.flush()
                 for each in instances[instance.number :]:
-                    run_plain(each, self._root)
+                    run_plain(each, self._model.target)
                 return why, str(reason)
         self._recorder.flush()
         return why, None

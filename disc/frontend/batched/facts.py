@@ -1,5 +1,5 @@
 """What the blocks of a model were made with, and whether it is still so: globals and closures of its functions, settings, weights and
-attributes of its modules."""
+attributes of its modules; and whether what a call runs is still the code that was read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from disc.frontend.batched.contents import address_of
-from disc.frontend.batched.values import CONSTANTS
+from disc.frontend.batched.values import CONSTANTS, HOOKS, hooks_of
 from disc.ral._ral import Facts
 
 TABLES = ("_parameters", "_buffers", "_modules")
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 GLOBALS, ATTRIBUTES = 2, 3  # how deep their values are looked at
 
 
@@ -29,15 +28,22 @@ def _cells(function: FunctionType) -> list[CellType]:
     return [cell for cell in function.__closure__ or () if cell != CellType()]
 
 
+def code_of_calls(modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
+    """What calls of the modules run: their classes, the methods of these, `forward`s of their own, and how many hooks there are."""
+    classes = dict.fromkeys(map(type, modules))
+    called = [(each, each.forward, each.__call__) for each in classes]
+    return (*called, *((type(each), vars(each).get("forward"), *map(len, hooks_of(each))) for each in modules))
+
+
 def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
     """Equal as long as everything is as it was: compared in full, some 100 us."""
     facts: list[object] = []
     attributes: set[str] = set()
     for function in functions:
         attributes |= set(function.__code__.co_names)
-        facts += [_fact(value, GLOBALS) for value in globals_of(function)]
+        facts += [_fact(value, GLOBALS) for value in (*globals_of(function), function.__defaults__, function.__kwdefaults__)]
     for module in modules:
-        facts += [id(module), module.training, *(len(getattr(module, name)) for name in HOOKS)]
+        facts += [id(module), module.training]
         facts += [(name, id(each)) for table in TABLES for name, each in getattr(module, table).items()]
         facts += [(name, _fact(value, ATTRIBUTES)) for name, value in module.__dict__.items() if name in attributes]
     return tuple(facts)
@@ -69,6 +75,8 @@ def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module
     attributes: set[str] = set()
     for function in functions:
         attributes |= set(function.__code__.co_names)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            facts.add_attribute(function, name)
         for name in function.__code__.co_names:
             facts.add_item(function.__globals__, name)
         for cell in function.__closure__ or ():
@@ -80,10 +88,14 @@ def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module
         facts.add_dict(held, {"training", *TABLES, *HOOKS, *attributes})
         for name in TABLES:
             facts.add_dict(held[name], set(held[name]))
-        for name in HOOKS:
-            facts.add_dict(held[name], set())
+        facts.add_attribute(module, "__class__")
+        for hooks in hooks_of(module):
+            facts.add_dict(hooks, set())
         for name in attributes & held.keys():
             _watch(facts, held[name], ATTRIBUTES)
+    for name in ("forward", "__call__"):
+        for each in dict.fromkeys(map(type, modules)):
+            facts.add_attribute(each, name)
     for each in weights:
         facts.add_tensor(each)
     return facts

@@ -24,13 +24,14 @@ DATA = frozenset({"constant", "tensor", "tensors", "container"})  # globals that
 
 
 class Function:
-    """One function of the model. source: None where it is not understood; refusal: then why, and the line.
+    """One function of the model. code: that was read; source: None where it is not understood; refusal: then why, and the line.
 
     entry: its present code, called with the runtime before its own arguments. asks: whether that is a generator.
     """
 
     def __init__(self, original: FunctionType, find: Callable[[object], Function | None], *, gradients: bool = False) -> None:
         self.original = original
+        self.code = original.__code__
         self.name = original.__qualname__.replace("<locals>.", "")
         self.file = original.__code__.co_filename
         self.source: Source | None = None

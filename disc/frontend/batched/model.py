@@ -15,7 +15,7 @@ from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
 from disc.frontend.batched.driver import Driver
-from disc.frontend.batched.facts import gathered, watched
+from disc.frontend.batched.facts import code_of_calls, gathered, watched
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.interpreted import Interpreter
@@ -26,7 +26,7 @@ from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
 from disc.frontend.batched.structural import Recursion, find_recursion, may_be_structural
 from disc.frontend.batched.techniques import Techniques
-from disc.frontend.batched.values import category_of, unwrapped
+from disc.frontend.batched.values import calls_forward, category_of, unwrapped
 from disc.ral._ral import Facts
 
 EXAMPLES = 64  # instances that are kept, to learn from them what instances are when the model is saved
@@ -61,24 +61,34 @@ class Model:
         self.techniques = techniques
         self.counts = Counts()
         self._lift = lift
-        self._functions: dict[FunctionType, Function] = {}
-        self._seen_changes = -1
-        self._ordered: str | None = None
-        self._in_python: str | None = None
         self._facts: tuple[object, ...] = ()
         self._watched: Facts | None = None
         self._known = (0, 0)  # functions and kinds, when `_watched` was made
+        self._lock = threading.RLock()
+        self.running = threading.local()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is known yet of the code."""
+        self._functions: dict[FunctionType, Function] = {}
+        self._code = code_of_calls(self._modules())
+        self._seen_changes = -1
+        self._ordered: str | None = None
+        self._in_python = self._why_in_python()
         self._programs = Programs()
         self._dropped = False  # kinds whose blocks are in `_programs`
         self._recursion: Recursion | str = "nothing has run yet"
         self._searched: tuple[int, int] | None = None
         self._interpreter = Interpreter()
         self._settled = False  # the last batch showed nothing new
-        self._lock = threading.RLock()
         self._examples: list[object] = []
-        self.running = threading.local()
-        root = type(target).forward if isinstance(target, torch.nn.Module) else target
-        self.root = self._function(root)
+        self.root = self._function(type(self.target).forward if isinstance(self.target, torch.nn.Module) else self.target)
+
+    def _why_in_python(self) -> str | None:
+        """Why a call of the model itself is more than its code."""
+        if not isinstance(self.target, torch.nn.Module) or calls_forward(self.target):
+            return None
+        return f"a call of {type(self.target).__name__} runs more than the `forward` of its class: hooks, or a method of its own"
 
     # --- running ----------------------------------------------------------------------------------------------------------------
 
@@ -129,7 +139,7 @@ class Model:
             self._ordered = self._ordered or why
         else:
             for each in instances:
-                run_plain(each, self.root)
+                run_plain(each, self.target)
         self.counts.batches += 1
         self.counts.instances += len(instances)
         results = _results(recorder, instances)
@@ -225,6 +235,8 @@ class Model:
         """The recursion with all of its blocks compiled; or why it is not known to be one that instances decide."""
         with self._lock, torch.no_grad():
             self.check_facts()
+            if self._in_python is not None:
+                return self._in_python
             self.refresh()
             if may_be_structural(self.root) is not None:
                 for kind in list(self._kinds()):
@@ -361,9 +373,13 @@ class Model:
     # --- what was assumed -------------------------------------------------------------------------------------------------------
 
     def check_facts(self) -> None:
-        """Forgets all blocks where a weight, an attribute or a global that they were made with has changed."""
+        """Forgets all blocks where a weight, an attribute or a global that they were made with has changed; all that was learnt where a
+        call runs other code."""
         if self._holds():
             return
+        if self._code != code_of_calls(self._modules()) or any(each.code is not each.original.__code__ for each in self.functions()):
+            self.counts.recaptures += any(region.kinds for region in self.regions())
+            self._begin()
         facts = self._gathered_facts()
         if facts != self._facts or any(map(self.is_stale, self._kinds())):
             made = [region for region in self.regions() if region.kinds]

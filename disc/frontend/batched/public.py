@@ -19,6 +19,7 @@ from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
 from disc.frontend.batched.trained import TrainedModel
 from disc.frontend.batched.trained_blocks import TrainedBlock
+from disc.frontend.batched.values import BATCHED
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable
@@ -173,6 +174,7 @@ def _batched_class(cls: type[torch.nn.Module], make: Callable[[torch.nn.Module],
         forwarded.__name__, forwarded.__doc__ = name, getattr(Batched, name).__doc__
         return forwarded
 
+    setattr(call, BATCHED, True)
     cls.__call__ = call
     for name in ("batch", "explain", "save", "stats"):
         setattr(cls, name, method(name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -55,7 +54,7 @@ def _with_names(block: Contents, columns: Sequence[str], root: Function) -> Cont
         isa: {**record, "checks": [{"message": renamed(each["message"])} for each in record["checks"]]}
         for isa, record in block.manifest["targets"].items()
     }
-    return replace(block, manifest=cast("StoredManifest", {**block.manifest, "targets": targets}))
+    return block._replace(manifest=cast("StoredManifest", {**block.manifest, "targets": targets}))
 
 
 def _not_yet(root: Function, reason: str) -> SaveError:

@@ -24,6 +24,11 @@ _BARE = (torch.nn.Module, FunctionType, MethodType, BuiltinFunctionType, type)
 GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "update", "add", "setdefault", "sort", "reverse", "discard",
                       "popitem", "appendleft", "popleft", "extendleft", "rotate", "__setitem__", "__delitem__"})  # fmt: skip
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
+_MODULES = torch.nn.modules.module
+_HOOKS_OF_ALL = (_MODULES._global_forward_hooks, _MODULES._global_forward_pre_hooks, _MODULES._global_backward_hooks,
+                 _MODULES._global_backward_pre_hooks)  # fmt: skip
+BATCHED = "__disc_batched__"  # an attribute of the `__call__` that `disc.batched` gives a class
 READS = {"item": "item", "tolist": "tolist", "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int"}
 CASTS = {bool: "bool", float: "float", int: "int"}
 
@@ -120,9 +125,22 @@ def _class_category(callee: type) -> str:
 
 
 def _module_category(module: torch.nn.Module) -> str:
-    if module._forward_hooks or module._forward_pre_hooks:
+    if not calls_forward(module):
         return "unknown"
     return "torch" if _is_torch(type(module).__module__) else "function"
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether a call of the module is one of its class's `forward`, and nothing more."""
+    if "forward" in vars(module) or any(map(len, hooks_of(module))):
+        return False
+    call = type(module).__call__
+    return call is torch.nn.Module.__call__ or hasattr(call, BATCHED) or _is_torch(type(module).__module__)
+
+
+def hooks_of(module: torch.nn.Module) -> list[dict[int, Any]]:
+    """The tables of what a call of the module runs besides its `forward`."""
+    return [*_HOOKS_OF_ALL, *(getattr(module, name) for name in HOOKS)]
 
 
 def _is_torch(name: str | None) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from disc.frontend.batched.contents import Contents
-from disc.frontend.batched.facts import gathered, watched
+from disc.frontend.batched.facts import code_of_calls, gathered, watched
 
 SCALE, SIZES, TABLE = 2.5, [1, [2, 3]], {"a": 1, "b": [4]}
 BIAS = torch.zeros(3)
@@ -79,6 +79,9 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "module added": lambda model: setattr(model, "other", nn.Linear(3, 3)),
     "hook": lambda model: model.layer.register_forward_hook(lambda *_: None),
     "hook before": lambda model: model.register_forward_pre_hook(lambda *_: None),
+    "forward of its own": lambda model: setattr(model.layer, "forward", lambda x: x),
+    "class": lambda model: setattr(model.layer, "__class__", nn.Bilinear),
+    "defaults": lambda model: setattr(Net.forward, "__defaults__", (BIAS,)),
     "global": lambda model: globals().update(SCALE=3.5),
     "global's element": lambda model: SIZES.__setitem__(1, [2, 4]),
     "global's inner element": lambda model: SIZES[1].append(5),  # pyright: ignore[reportAttributeAccessIssue]
@@ -100,6 +103,7 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "SETTING": Setting(),
     }.items():
         monkeypatch.setitem(globals(), key, value)
+    monkeypatch.setattr(Net.forward, "__defaults__", None)
     monkeypatch.setitem(globals(), "property", property)
     del globals()["property"]
     model = Net()
@@ -110,13 +114,14 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def weights() -> list[torch.Tensor]:
         return [*model.parameters(), *model.buffers()]
 
-    before, quick = gathered(functions, modules), watched(functions, modules, weights())
+    before, quick, code = gathered(functions, modules), watched(functions, modules, weights()), code_of_calls(modules)
     contents = [(each, Contents.of(each)) for each in weights()]
     assert quick.hold()
     CHANGES[name](model)
     assert not quick.hold()
     seen_by_weights = any(not held.are_those_of(each) for each, held in contents)
-    assert gathered(functions, list(model.modules())) != before or seen_by_weights
+    is_other_code = code_of_calls(list(model.modules())) != code
+    assert gathered(functions, list(model.modules())) != before or seen_by_weights or is_other_code
     assert watched(functions, list(model.modules()), weights()).hold()
 
 

@@ -52,7 +52,6 @@ from disc.speculation.tree import Tree
 from disc.targets.target import Target
 
 MOST_ROWS = 6000  # of a task: their sums may lie in scratch
-STRIDED_DEPTH = 512  # values of k at a time where A is strided (`_is_strided`)
 
 
 def choose_compute(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], tree: Tree) -> GemmPlan:
@@ -153,7 +152,7 @@ def _choice(gemm: Gemm, plan: GemmPlan) -> Choice:
     product, tree = product_of(gemm), read_schedules(plan.tree)
     schedules = tree.schedules
     depth = product.k.const if product.k.is_const else None
-    most = STRIDED_DEPTH if _is_strided(gemm) else None
+    most = gemm.target.thresholds.gemm.strided_depth if _is_strided(gemm) else None
     pieces = [schedule.k if most is None else min(schedule.k, most) for schedule in schedules]
     splits = gemm.left is not None and any(depth is None or piece < depth for piece in pieces)
     parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), plan.tree.split_rows)
@@ -250,7 +249,7 @@ def _emit_panel(
     low = b.op(f"arith.muli {place[0]}, {rows} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
     if _is_strided(gemm):
-        depth = b.op(f"arith.minsi {depth}, {b.index(STRIDED_DEPTH)} : i64")
+        depth = b.op(f"arith.minsi {depth}, {b.index(gemm.target.thresholds.gemm.strided_depth)} : i64")
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
     walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share)
     _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)

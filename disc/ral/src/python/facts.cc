@@ -47,6 +47,12 @@ class Facts {
     cells_.emplace_back(cell, value ? nb::borrow(value) : nb::object());
   }
 
+  // What an attribute of an object is.
+  void add_attribute(const nb::object& object, const nb::str& name) {
+    attributes_.push_back({object, name, nb::steal(PyObject_GetAttr(object.ptr(), name.ptr()))});
+    if (!attributes_.back().value.is_valid()) nb::raise_python_error();
+  }
+
   // Its elements are those that it has now: writes are counted, and what is put in the place of `.data` lies elsewhere.
   void add_tensor(const nb::object& tensor) { tensors_.push_back({tensor, version_of(tensor), address_of(tensor)}); }
 
@@ -75,6 +81,10 @@ class Facts {
       if (const int result = visit(cell.ptr())) return result;
       if (const int result = value.is_valid() ? visit(value.ptr()) : 0) return result;
     }
+    for (const Attribute& each : attributes_) {
+      if (const int result = visit(each.object.ptr())) return result;
+      if (const int result = visit(each.value.ptr())) return result;
+    }
     for (const Tensor& each : tensors_) {
       if (const int result = visit(each.tensor.ptr())) return result;
     }
@@ -96,6 +106,11 @@ class Facts {
     for (const auto& [cell, value] : cells_) {
       if (PyCell_GET(cell.ptr()) != value.ptr()) return false;
     }
+    for (const Attribute& each : attributes_) {
+      const nb::object value = nb::steal(PyObject_GetAttr(each.object.ptr(), each.name.ptr()));
+      if (!value.is_valid()) nb::raise_python_error();
+      if (!value.is(each.value)) return false;
+    }
     for (const Tensor& each : tensors_) {
       if (version_of(each.tensor) != each.version || address_of(each.tensor) != each.address) return false;
     }
@@ -110,6 +125,11 @@ class Facts {
   struct Item {
     nb::dict dict;
     nb::object key, value;
+  };
+  struct Attribute {
+    nb::object object;
+    nb::str name;
+    nb::object value;
   };
   struct Tensor {
     nb::object tensor;
@@ -166,6 +186,7 @@ class Facts {
   std::vector<Item> items_;
   std::vector<Sequence> sequences_;
   std::vector<std::pair<nb::object, nb::object>> cells_;
+  std::vector<Attribute> attributes_;
   std::vector<Tensor> tensors_;
 };
 
@@ -192,6 +213,7 @@ void bind_facts(nb::module_& module) {
       .def("add_item", &Facts::add_item, nb::arg("dict"), nb::arg("key"))
       .def("add_sequence", &Facts::add_sequence, nb::arg("sequence"))
       .def("add_cell", &Facts::add_cell, nb::arg("cell"))
+      .def("add_attribute", &Facts::add_attribute, nb::arg("object"), nb::arg("name"))
       .def("add_tensor", &Facts::add_tensor, nb::arg("tensor"))
       .def("hold", &Facts::hold);
 }
