@@ -52,6 +52,7 @@ from disc.frontend.python_numbers import roots_of_sizes
 from disc.frontend.size_checks import size_checks
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
+from disc.frontend.tracing_lock import alone
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 from disc.ir.dialect import make_context
 
@@ -76,6 +77,7 @@ INPUT_NAMES = "disc_input_names"  # metadata of a program's graph module: what i
 OUTPUT_NAMES = "disc_output_names"  # likewise, its results
 
 
+@alone
 def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     """Lowers `program` to a module at stage `imported`.
 
@@ -287,6 +289,7 @@ def _written(program: ExportedProgram, decomposed: Decomposed, kind: OutputKind)
 # --- exporting ------------------------------------------------------------------------------------------------------------------
 
 
+@alone
 def export_module(
     model: torch.nn.Module,
     example_inputs: tuple[object, ...],
@@ -373,6 +376,7 @@ def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequenc
     return None
 
 
+@alone
 def export_instance(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """`export_module` with every dim as it is in the example. Raises as that does."""
     bound = inspect.signature(model.forward).bind(*example)

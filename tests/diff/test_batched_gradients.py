@@ -268,3 +268,24 @@ def test_a_block_without_gradients() -> None:
 
     number = row_class(torch.zeros(2, dtype=torch.int64))
     assert differentiated(Block("whole", Whole(), (number,), 0, (number,))).gradient is None
+
+
+class Row(nn.Module):
+    """A result that is a row of a weight: a view of it, where PyTorch computes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 5)
+
+    def forward(self, number: int) -> Tensor:
+        return self.table.weight[number]
+
+
+def test_rows_of_weights_have_gradients_from_the_first_batch_on() -> None:
+    model = Row()
+    batched: Any = disc.batched(model, options=disc.Options(cache=False))
+    for _ in range(6):
+        model.table.weight.grad = None
+        torch.stack(batched.batch([1, 3, 3, 6], gradients=True)).sum().backward()
+        assert model.table.weight.grad is not None
+        assert model.table.weight.grad[:, 0].tolist() == [0, 1, 0, 2, 0, 0, 1]

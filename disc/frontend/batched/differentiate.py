@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.rows import RowClass, row_class
+from disc.frontend.tracing_lock import alone
 
 aten = torch.ops.aten
 PASSED_ON = (aten.detach.default, aten.alias.default)
@@ -104,6 +105,7 @@ class Differentiated:
     gradient: Gradient | None
 
 
+@alone
 def forward_alone(block: Block) -> Differentiated:
     """The block itself."""
     with torch.no_grad():
@@ -111,6 +113,7 @@ def forward_alone(block: Block) -> Differentiated:
     return Differentiated(_graph_of(joint.module.graph, joint, _inputs(joint.module)[: len(_example(block))]), (), None)
 
 
+@alone
 def differentiated(block: Block) -> Differentiated:
     """The block with its gradient. Raises what PyTorch raises for an op without one."""
     example = _example(block)

@@ -99,7 +99,8 @@ class _Attach(torch.autograd.Function):
     def forward(ctx: Any, results: _Results, *leaves: Tensor) -> tuple[Tensor, ...]:
         ctx.results = results
         ctx.set_materialize_grads(False)
-        return tuple(value.detach() for value in results.values)
+        # what PyTorch computed may be a view of a weight, which takes its gradient from that, and none of what is made here
+        return tuple(value.clone() if value._is_view() else value.detach() for value in results.values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:

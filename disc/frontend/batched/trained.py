@@ -142,7 +142,8 @@ class GradientRecorder(Recorder):
 
 
 def _may_need(value: Tensor | None) -> bool:
-    return value is not None and value.is_floating_point() and not value.requires_grad
+    # not by `requires_grad`, which a view of a weight has even where no gradients are recorded
+    return value is not None and value.is_floating_point() and value.grad_fn is None
 
 
 def _target(row: Row) -> Target:

@@ -39,6 +39,7 @@ from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
 from disc.frontend.lazy.variants import Effects, Formula, Guard, Variant
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.rolled_loops import roll_loops
+from disc.frontend.tracing_lock import alone
 from disc.ral._ral import LazyBinding
 
 Size = int | str  # a symbol by name
@@ -216,6 +217,7 @@ class _Tracing:
 
     # --- the graph ---------------------------------------------------------------------------------------------------------------------
 
+    @alone
     def graph(self, settings: Settings) -> fx.GraphModule:
         """The graph of ATen ops."""
         table = training_table(eager_random=settings.options.random == "eager")
@@ -226,6 +228,7 @@ class _Tracing:
         finally:
             torch.set_rng_state(state)
 
+    @alone
     def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
         """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
         given = [each.requires_grad_() if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
