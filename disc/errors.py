@@ -43,7 +43,8 @@ class DiscWarning(UserWarning):
     """Base of every warning of disc: the result is correct, but perhaps not what the user expected (an op that runs in PyTorch)."""
 
 
-_OURS = frozenset({"disc", "torch", "torch_mlir", "contextlib", "functools"})  # PyTorch calls a back end of torch.compile
+# PyTorch calls a back end of torch.compile; what it generates is of no module.
+_OURS = frozenset({"disc", "torch", "torch_mlir", "contextlib", "functools", ""})
 
 
 def warn(message: str, category: type[Warning] = DiscWarning) -> None:
@@ -59,7 +60,8 @@ def warner(category: type[Warning] = DiscWarning) -> Callable[[str], None]:
     place, line, names = frame.f_code.co_filename, frame.f_lineno, frame.f_globals
 
     def warn_there(message: str) -> None:
-        warnings.warn_explicit(message, category, place, line, names.get("__name__"), names.setdefault("__warningregistry__", {}), names)
+        # without `module_globals`: a module's loader may raise where it is asked for the line's text
+        warnings.warn_explicit(message, category, place, line, names.get("__name__", place), names.setdefault("__warningregistry__", {}))
 
     return warn_there
 

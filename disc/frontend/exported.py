@@ -43,7 +43,7 @@ from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
-from disc.frontend.larger_examples import MOST_EXPORTS, dims_behind_ones, dims_of, is_the_model, that_run
+from disc.frontend.larger_examples import MOST_EXPORTS, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
@@ -352,12 +352,13 @@ def _has_lowerings(program: ExportedProgram) -> bool:
 
 def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> Exports:
     """The program, or that of a larger example, in which no size is 1 by chance."""
-    dims = dims_of(made[0], widening, made[1])
-    return _larger(model, widening, dims_behind_ones(dims, _decided(made[0]))) or made
+    dims, decided = dims_of(made[0], widening, made[1]), _decided(made[0])
+    return _larger(model, widening, dims_behind_ones(dims, decided), decided_of(dims, decided)) or made
 
 
-def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]]) -> Exports | None:
-    """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself."""
+def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]], decided: set[Key] | None = None) -> Exports | None:
+    """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself. decided: what
+    else its conditions may be about: a size that is bound to another one for the sake of those would no longer be free, as a batch is."""
     for _ in range(MOST_EXPORTS):
         keys = that_run(DrySession(model), widening, groups) if groups else set()
         if not keys:
@@ -371,7 +372,8 @@ def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequenc
         dims = dims_of(made[0], widening, made[1])
         if not dims.wrong:
             conditions = [*size_checks(made[0].graph_module, arguments_by_name), *_decided(made[0])]
-            return made if is_the_model(dims, conditions) and _has_lowerings(made[0]) else None
+            is_free = decided is None or decided_of(dims, conditions) <= decided | keys
+            return made if is_free and is_the_model(dims, conditions) and _has_lowerings(made[0]) else None
         groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
     return None
 

@@ -86,6 +86,14 @@ def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[
     return taken
 
 
+def decided_of(dims: Dims, conditions: Iterable[Found]) -> set[Key]:
+    """The dims that conditions of a program are about, where dims that are fixed are, but for those about strides alone."""
+    known = {name: dims.example[name] for name, keys in dims.keys.items() if any(key in dims.fixed for key in keys)}
+    decisions = [each.condition.replace(known) for each in conditions if isinstance(each, Decision) and not each.layout]
+    names = {name for each in decisions if any(one.left != one.right for one in each.comparisons()) for name in each.symbols()}
+    return {key for name in names for key in dims.keys.get(name, ())}
+
+
 def is_the_model(dims: Dims, conditions: Iterable[Found]) -> bool:
     """Whether a program is the model for the user's example."""
     return not any(isinstance(each, Decision) and not each.layout and fails(each, dims.example) for each in conditions)

@@ -353,7 +353,13 @@ def test_an_upload_that_stalls_is_cut_off(tmp_path: Path) -> None:
         assert (busy.code, busy.text) in (("RESOURCE_EXHAUSTED", "1 clients upload programs already"), ("OK", ""))
         assert client.answer(call).code in ("CANCELLED", "INVALID_ARGUMENT")
         release.set()
-        assert client.compile(b"good").states[-1] == "DONE"
+        again = client.compile(b"good")
+        for _ in range(100):  # the call ends before its place among the uploads is free
+            if again.code != "RESOURCE_EXHAUSTED":
+                break
+            time.sleep(0.05)
+            again = client.compile(b"good")
+        assert again.states[-1] == "DONE"
 
 
 def test_stalled_uploads_give_their_places_back(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Graph:
 @dataclass(frozen=True)
 class Source:
     """Where a value of an instance lies: among the rows or numbers that the block is given, its results, what its forward pass keeps, or
-    what its gradient makes. shape: it is reshaped to this."""
+    what its gradient makes. place: its number there. shape: it is reshaped to this."""
 
     kind: Literal["row", "number", "result", "kept", "made"]
     place: int
