@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Stored:
 
     def draw(self, values: Array, name: str, bf16: bool) -> Array:
         """Values that a seed makes, with the deviation of `values`, f32 or bf16 ones. What equals them later is not stored."""
-        made = np.asarray(drawn(name, values.shape) * np.float32(np.sqrt(3.0)))
+        made = _values(name, values.shape)
         rounded = to_bf16(made)
         self._seeds[_name(rounded, ())] = {"kind": "drawn", "seed": name, "bf16": True}
         if bf16:
@@ -115,5 +115,10 @@ class Arrays:
 
 
 def _drawn(about: Mapping[str, Any]) -> Array:
-    values = np.asarray(drawn(about["seed"], about["shape"]) * np.float32(np.sqrt(3.0)))
+    values = _values(about["seed"], about["shape"])
     return to_bf16(values) if about["bf16"] else values
+
+
+def _values(seed: str, shape: Sequence[int]) -> Array:
+    """With the deviation of normal numbers."""
+    return np.asarray(drawn(seed, shape) * np.float32(np.sqrt(3.0)))

@@ -214,9 +214,13 @@ def _inputs(module: fx.GraphModule) -> list[fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
+def _end(graph: fx.Graph) -> fx.Node:
+    (found,) = (node for node in graph.nodes if node.op == "output")
+    return found
+
+
 def _outputs(graph: fx.Graph) -> list[Any]:
-    (end,) = (node for node in graph.nodes if node.op == "output")
-    return list(end.args[0])
+    return list(_end(graph).args[0])  # pyright: ignore[reportArgumentType]
 
 
 def _drop(graph: fx.Graph, targets: Sequence[object]) -> None:
@@ -272,8 +276,7 @@ class _Cut:
         for place, node in enumerate(_inputs(forward)[: self._given]):
             is_row = place < len(self._block.rows)
             places[node.name] = Source("row" if is_row else "number", place if is_row else place - len(self._block.rows), _shape(node))
-        (end,) = (node for node in forward.graph.nodes if node.op == "output")
-        end.args = ((*outputs[:count], *kept),)
+        _end(forward.graph).args = ((*outputs[:count], *kept),)
         graph = _graph_of(forward.graph, self._joint, _inputs(forward)[: self._given], self._names)
         return Differentiated(graph, tuple(_class_of(node) for node in kept), self._gradient(backward, places))
 
@@ -315,8 +318,7 @@ def _with_terms(
 ) -> tuple[tuple[Term, ...], tuple[RowClass, ...]]:
     """Puts what the terms of the weights are made of, unless it lies somewhere, in the place of the results behind the first `rows`.
     places: where inputs lie, by name. Returns the terms and what they are made of."""
-    (end,) = (node for node in module.graph.nodes if node.op == "output")
-    results: list[Any] = list(end.args[0])
+    end, results = _end(module.graph), _outputs(module.graph)
     made: list[fx.Node] = []
     terms: list[Term] = []
     numbers = [node for node in _inputs(module) if node.name in places and places[node.name].kind == "number"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from disc.frontend.batched.contents import address_of
-from disc.frontend.batched.values import CONSTANTS, HOOKS, hooks_of
+from disc.frontend.batched.values import CONSTANTS, HOOKS, HOOKS_OF_ALL, hooks_of
 from disc.ral._ral import Facts
 
 TABLES = ("_parameters", "_buffers", "_modules")
@@ -32,7 +32,7 @@ def code_of_calls(modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
     """What calls of the modules run: their classes, the methods of these, `forward`s of their own, and how many hooks there are."""
     classes = dict.fromkeys(map(type, modules))
     called = [(each, each.forward, each.__call__) for each in classes]
-    return (*called, *((type(each), vars(each).get("forward"), *map(len, hooks_of(each))) for each in modules))
+    return (*map(len, HOOKS_OF_ALL), *called, *((type(each), vars(each).get("forward"), *map(len, hooks_of(each))) for each in modules))
 
 
 def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
@@ -96,6 +96,8 @@ def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module
     for name in ("forward", "__call__"):
         for each in dict.fromkeys(map(type, modules)):
             facts.add_attribute(each, name)
+    for hooks in HOOKS_OF_ALL:
+        facts.add_dict(hooks, set())
     for each in weights:
         facts.add_tensor(each)
     return facts

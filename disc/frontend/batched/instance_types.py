@@ -29,6 +29,7 @@ from disc.frontend.batched.skeleton_values import NotSkeletal
 
 MOST_LEARNT = 4096  # nodes that a property is tried on
 MOST_CLASSES = 30  # of nodes: bits of `is_instance`
+ODD = ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__")  # methods by which an object is more than its attributes
 _SCALARS = (bool, int, float, str, bytes, complex, type(None))
 
 
@@ -189,7 +190,7 @@ class Instances:
         if len(self.classes) > MOST_CLASSES:
             raise NotSkeletal(f"its instances are of {len(self.classes)} classes; at most {MOST_CLASSES} are saved")
         for each in self.classes:
-            odd = [name for name in ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__") if hasattr(each, name)]
+            odd = [name for name in ODD if hasattr(each, name)]
             if odd:
                 raise NotSkeletal(f"instances are of the class {each.__name__}, which has {odd[0]}: only attributes are read")
 

@@ -13,6 +13,7 @@ import torch
 
 from disc.artifact.skeletons import TENSOR
 from disc.frontend.batched.facts import TABLES
+from disc.frontend.batched.instance_types import ODD
 from disc.frontend.batched.launches import executable_of
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.rows import RowClass, row_class
@@ -25,7 +26,6 @@ from disc.ral.schedule import Schedule, ScheduledBlock
 from disc.ral.skeletal import native_skeleton
 
 _NOTHING = {"kind": "nothing", "name": "", "domain": 0, "inner": 0, "table": 0, "parts": [], "tuple": False}
-ODD = ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__")
 MOST_TIMES = 32  # that a skeleton is made anew for what was not known before
 MOST_ODD = 64  # instances that are kept, to learn from them
 IN_VAIN = 8  # batches in a row

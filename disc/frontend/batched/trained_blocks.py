@@ -90,14 +90,15 @@ class TrainedBlock:
 
     def _compiled_forward(self) -> tuple[Differentiated, Executable]:
         """Without what a gradient needs where that cannot be computed: then `_refusal` says why."""
+        try:
+            return self._with_program(differentiated(self._block))
+        except (DiscError, RuntimeError) as error:  # the latter is PyTorch's, of an op without a gradient
+            self._refusal = f"{type(error).__name__}: {error}"
+        return self._with_program(forward_alone(self._block))
+
+    def _with_program(self, graphs: Differentiated) -> tuple[Differentiated, Executable]:
         numbers = [torch.zeros((), dtype=torch.int64) for _ in range(self._block.values)]
         places = [*map(self._block.tables().index, self._block.rows), *(None for _ in numbers)]
-        try:
-            graphs = differentiated(self._block)
-            return graphs, self._compiled(graphs.forward, [*_zeros(self._block.rows), *numbers], places)
-        except (DiscError, RuntimeError, NotImplementedError) as error:  # the latter are PyTorch's, of an op without a gradient
-            self._refusal = f"{type(error).__name__}: {error}"
-        graphs = forward_alone(self._block)
         return graphs, self._compiled(graphs.forward, [*_zeros(self._block.rows), *numbers], places)
 
     def _compiled_gradient(self, gradient: Gradient) -> Executable:

@@ -26,8 +26,8 @@ CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "u
                       "popitem", "appendleft", "popleft", "extendleft", "rotate", "__setitem__", "__delitem__"})  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 _MODULES = torch.nn.modules.module
-_HOOKS_OF_ALL = (_MODULES._global_forward_hooks, _MODULES._global_forward_pre_hooks, _MODULES._global_backward_hooks,
-                 _MODULES._global_backward_pre_hooks)  # fmt: skip
+HOOKS_OF_ALL = (_MODULES._global_forward_hooks, _MODULES._global_forward_pre_hooks, _MODULES._global_backward_hooks,
+                _MODULES._global_backward_pre_hooks)  # fmt: skip
 BATCHED = "__disc_batched__"  # an attribute of the `__call__` that `disc.batched` gives a class
 READS = {"item": "item", "tolist": "tolist", "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int"}
 CASTS = {bool: "bool", float: "float", int: "int"}
@@ -132,15 +132,15 @@ def _module_category(module: torch.nn.Module) -> str:
 
 def calls_forward(module: torch.nn.Module) -> bool:
     """Whether a call of the module is one of its class's `forward`, and nothing more."""
-    if "forward" in vars(module) or any(map(len, hooks_of(module))):
+    if "forward" in vars(module) or any(map(len, (*HOOKS_OF_ALL, *hooks_of(module)))):
         return False
     call = type(module).__call__
     return call is torch.nn.Module.__call__ or hasattr(call, BATCHED) or _is_torch(type(module).__module__)
 
 
 def hooks_of(module: torch.nn.Module) -> list[dict[int, Any]]:
-    """The tables of what a call of the module runs besides its `forward`."""
-    return [*_HOOKS_OF_ALL, *(getattr(module, name) for name in HOOKS)]
+    """The tables of what a call of the module runs besides its `forward`, and besides `HOOKS_OF_ALL`."""
+    return [getattr(module, name) for name in HOOKS]
 
 
 def _is_torch(name: str | None) -> bool:
