@@ -300,12 +300,13 @@ class CompilerBug(DiscError):
 # had it; the packages themselves are listed, with the versions that the installed metadata states.
 
 DISTRIBUTION = "disc-compiler"  # as pyproject.toml has it; the package is imported as `disc`
-_REQUIREMENT = r"""(?P<what>[^;]+?)\s*;.*\bextra\s*==\s*["'](?P<extra>[^"']+)["']"""
+_REQUIREMENT = r"""(?P<what>[^;]+?)\s*(;.*\bextra\s*==\s*["'](?P<extra>[^"']+)["'])?"""  # without: of every installation
 _OWN = rf"{DISTRIBUTION}\[(?P<extras>[^\]]+)\]"
 
 
 def how_to_install(*extras: str) -> str:
-    """The command that installs what these extras need, such as "pip install 'grpcio<2,>=1.85.1'", whatever the index has under our name.
+    """The command that installs what these extras need, such as "pip install 'grpcio<2,>=1.85.1'", whatever the index has under our name;
+    without extras, what every installation has.
 
     Where disc is not installed but imported from a checkout, the command installs the checkout.
     """
@@ -315,13 +316,13 @@ def how_to_install(*extras: str) -> str:
     try:
         listed = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
-        return f"pip install '.[{','.join(extras)}]' (in the checkout of disc)"
-    packages = dict.fromkeys(package for extra in extras for package in _packages(extra, listed))
+        return f"pip install {shlex.quote('.[' + ','.join(extras) + ']' if extras else '.')} (in the checkout of disc)"
+    packages = dict.fromkeys(package for extra in extras or (None,) for package in _packages(extra, listed))
     return f"pip install {shlex.join(packages)}"
 
 
-def _packages(extra: str, listed: list[str]) -> list[str]:
-    """The requirements of one extra, those of extras that it names in its place."""
+def _packages(extra: str | None, listed: list[str]) -> list[str]:
+    """The requirements of one extra, or (None) of every installation; those of extras that it names in their place."""
     found: list[str] = []
     for line in listed:
         match = re.fullmatch(_REQUIREMENT, line)

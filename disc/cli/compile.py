@@ -50,7 +50,7 @@ def compile_command(
         list[str] | None, typer.Option(help="native (the default), x86-64-v3, x86-64-v4, or a GPU such as sm_90; several by commas.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
-    amp: Annotated[str | None, typer.Option(help="Compute f32 dots in this type: bf16, f16 or int8.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Compute f32 matrix products in this type: bf16, f16 or int8.")] = None,
     tf32: Annotated[bool, typer.Option("--tf32", help="On GPUs, round the operands of f32 products to tf32: faster.")] = False,
     threads: Threads = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the compile cache.")] = False,

@@ -17,6 +17,7 @@ import typer
 from disc.artifact import file as artifact
 from disc.artifact.cache import Cache, open_cache
 from disc.artifact.manifest import arguments_of
+from disc.cli.help import Command, Group, examples
 from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import VERSION, read_environment
 from disc.errors import ArtifactError, TargetError, how_to_install
@@ -24,7 +25,7 @@ from disc.ral import _ral
 from disc.targets import cuda
 from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 
-cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
+cache_app = typer.Typer(cls=Group, no_args_is_help=True, help="The compile cache.")
 INPUTS_WIDTH = 72  # characters of a table's cell: programs of torch.compile may have hundreds of inputs
 
 # What the extras that users may want are recognized by.
@@ -140,7 +141,7 @@ def _threads() -> Finding:
     return Finding("threads", found)
 
 
-@cache_app.command("ls")
+@cache_app.command("ls", cls=Command, epilog=examples("cache ls"))
 def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """List the entries, the least recently used first."""
     cache = _cache()
@@ -165,7 +166,7 @@ def _inputs(path: Path) -> str:
     return ", ".join(f"{record['name']}: {type_text(record['dtype'], record['dims'])}" for record in records)
 
 
-@cache_app.command("verify")
+@cache_app.command("verify", cls=Command, epilog=examples("cache verify"))
 def cache_verify_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """Check every byte of every entry; damaged ones are removed. Exits with 1 when there were any."""
     entries = _cache().entries()
@@ -184,7 +185,7 @@ def cache_verify_command(as_json: AsJson = False, debug: Debug = False) -> None:
         raise typer.Exit(1)
 
 
-@cache_app.command("clear")
+@cache_app.command("clear", cls=Command, epilog=examples("cache clear"))
 def cache_clear_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """Remove every entry."""
     cache = _cache()

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from disc.errors import how_to_install
@@ -15,12 +15,13 @@ try:
     import rich  # noqa: F401  # tables are printed with it
     import typer
 except ModuleNotFoundError as error:
-    raise SystemExit(f"the disc command needs {error.name}; install it with: {how_to_install('cli')}") from error
+    raise SystemExit(f"the disc command needs {error.name}; install it with: {how_to_install()}") from error
 
 from disc.cli.bench.command import bench_command
 from disc.cli.compile import compile_command
 from disc.cli.compile_server import compile_server_command
 from disc.cli.debug.command import debug_app
+from disc.cli.help import Command, Group, examples
 from disc.cli.machine import cache_app, doctor_command
 from disc.cli.output import print_json
 from disc.cli.ray import ray_app
@@ -33,7 +34,7 @@ from disc.errors import CompilerBug, DiscError, DiscWarning, printable
 DONE, YOURS, OURS = 0, 1, 2
 BUILD, RUN, LOOK, SERVE, MACHINE = "Compile", "Run and measure", "Look into an artifact", "Serve", "Machine and compiler"  # in the help
 
-app = typer.Typer(name="disc", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(name="disc", cls=Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _print_version(asked: bool) -> None:
@@ -51,17 +52,21 @@ def disc_command(
     """Compile a model once, run it at every input shape."""
 
 
-app.command("compile", rich_help_panel=BUILD)(compile_command)
-app.command("run", rich_help_panel=RUN)(run_command)
-app.command("inspect", rich_help_panel=LOOK)(inspect_command)
-app.command("verify", rich_help_panel=LOOK)(verify_command)
-app.command("sign", rich_help_panel=LOOK)(sign_command)
-app.command("bench", rich_help_panel=RUN)(bench_command)
-app.command("explain", rich_help_panel=LOOK)(explain_command)
-app.command("compile-server", rich_help_panel=BUILD)(compile_server_command)
-app.command("serve", rich_help_panel=SERVE)(serve_command)
-app.command("doctor", rich_help_panel=MACHINE)(doctor_command)
-app.command("tune", rich_help_panel=BUILD)(tune_command)
+def _add(name: str, command: Callable[..., None], panel: str) -> None:
+    app.command(name, cls=Command, rich_help_panel=panel, epilog=examples(name))(command)
+
+
+_add("compile", compile_command, BUILD)
+_add("run", run_command, RUN)
+_add("inspect", inspect_command, LOOK)
+_add("verify", verify_command, LOOK)
+_add("sign", sign_command, LOOK)
+_add("bench", bench_command, RUN)
+_add("explain", explain_command, LOOK)
+_add("compile-server", compile_server_command, BUILD)
+_add("serve", serve_command, SERVE)
+_add("doctor", doctor_command, MACHINE)
+_add("tune", tune_command, BUILD)
 app.add_typer(cache_app, name="cache", rich_help_panel=MACHINE)
 app.add_typer(ray_app, name="ray", rich_help_panel=SERVE)
 app.add_typer(debug_app, name="debug", rich_help_panel=MACHINE)

@@ -60,7 +60,15 @@ def spinner(text: str) -> Iterator[None]:
 def progress(text: str, verbose: bool) -> Iterator[Callable[[str, float], None]]:
     """Takes the steps of a compile: on a terminal next to a spinner, with `verbose` as lines on standard error, else not shown."""
     if verbose or not sys.stderr.isatty():
-        yield lambda name, share: print(f"{share:4.0%} {name}", file=sys.stderr, flush=True) if verbose else None
+        last = ""
+
+        def line(name: str, share: float) -> None:
+            nonlocal last
+            if verbose and name != last:  # the export is announced here and, for what is exported already, by the compiler
+                print(f"{share:4.0%} {name}", file=sys.stderr, flush=True)
+            last = name
+
+        yield line
         return
     from rich.console import Console
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from disc.cli.help import Command, Group, examples
 from disc.cli.output import AsJson, Debug, print_json, print_table
 from disc.config import DTYPES, read_environment
 from disc.errors import ConfigurationError, DiscError, InputTypeError, how_to_install
@@ -16,10 +17,10 @@ from disc.targets.select import named_targets
 Address = Annotated[str, typer.Option(help='The cluster: HOST:PORT of its head, or "auto" on one of its machines.')]
 WorkingDir = Annotated[Path | None, typer.Option("--working-dir", help="A folder of Python files that the machines get, for factories.")]
 
-ray_app = typer.Typer(name="ray", no_args_is_help=True, help="Serve, compile and tune on the machines of a Ray cluster.")
+ray_app = typer.Typer(cls=Group, name="ray", no_args_is_help=True, help="Serve, compile and tune on the machines of a Ray cluster.")
 
 
-@ray_app.command("serve")
+@ray_app.command("serve", cls=Command, epilog=examples("ray serve"))
 def serve_command(
     path: Annotated[Path, typer.Argument(help="A .disc file or a folder of NAME/VERSION/model.disc, at this path on every machine.")],
     address: Address = "auto",
@@ -65,7 +66,7 @@ def _scale(text: str | None) -> dict[str, object] | None:
     return {"min_replicas": int(least), "max_replicas": int(most)}
 
 
-@ray_app.command("compile")
+@ray_app.command("compile", cls=Command, epilog=examples("ray compile"))
 def compile_command(
     models: Annotated[list[str], typer.Argument(help="Files (.pt2, .onnx, .mlir, .mlirbc) or package.module:factory.", metavar="MODEL...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the artifacts.")],
@@ -96,7 +97,7 @@ def compile_command(
         raise DiscError(f"{failed} of {len(rows)} models could not be compiled")
 
 
-@ray_app.command("tune")
+@ray_app.command("tune", cls=Command, epilog=examples("ray tune"))
 def tune_command(
     address: Address = "auto",
     threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="As for disc tune.")] = None,

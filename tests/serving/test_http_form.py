@@ -63,7 +63,7 @@ def test_inference_in_json(client: Client) -> None:
 def test_inference_with_binary_tensors(client: Client, where: str) -> None:
     inputs = [{"name": name, "shape": [2, 4], "datatype": "FP32", "parameters": {"binary_data_size": 32}} for name in ("a", "b")]
     a, b = np.arange(8, dtype=np.float32).reshape(2, 4), np.ones((2, 4), np.float32)
-    request = {"inputs": inputs, "outputs": [{"name": "c", "parameters": {"binary_data": where == "output"}}]}
+    request: dict[str, object] = {"inputs": inputs, "outputs": [{"name": "c", "parameters": {"binary_data": where == "output"}}]}
     request["parameters"] = {"binary_data_output": where == "request"}
     header = json.dumps(request).encode()
     code, content, headers = ask(
@@ -189,6 +189,15 @@ def test_metrics(client: Client) -> None:
     assert "disc_request_shapes" not in text and "disc_kernel_versions" not in text, "labels that grow with what clients send"
     for line in text.splitlines():
         assert line.startswith("#") or re.fullmatch(r"[a-z_]+({.*})? [0-9.e+-]+", line), line
+
+
+def test_a_wrong_address_or_method_says_what_is_right(client: Client) -> None:
+    for sent, code, words in (
+        (ask(client, "GET", "/v1/models"), 404, "there is nothing at /v1/models; GET /openapi.json lists the paths"),
+        (ask(client, "GET", "/v2/models/twice/infer"), 405, "GET is not for /v2/models/twice/infer, which takes POST"),
+        (ask(client, "GET", "/v2/repository/index"), 405, "GET is not for /v2/repository/index, which takes POST"),
+    ):
+        assert (sent[0], json.loads(sent[1])["error"]) == (code, words)
 
 
 def test_status_page(client: Client) -> None:

@@ -98,9 +98,10 @@ def test_the_lock_is_whole() -> None:
 
 LISTED = [
     "numpy>=2.1",
-    "disc-compiler[cli] ; extra == 'serve'",
+    "typer<1,>=0.29",
+    "disc-compiler[text] ; extra == 'serve'",
     'grpcio<2,>=1.85.1; extra == "serve"',
-    "rich<16,>=15; extra == 'cli'",
+    "rich<16,>=15; extra == 'text'",
     'atheris==2.3.0; python_version < "3.12" and extra == "fuzz"',
 ]
 
@@ -108,7 +109,8 @@ LISTED = [
 def test_the_command_names_packages_not_us(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: LISTED if name == DISTRIBUTION else None)
     assert how_to_install("serve") == "pip install 'rich<16,>=15' 'grpcio<2,>=1.85.1'"
-    assert how_to_install("cli", "serve") == "pip install 'rich<16,>=15' 'grpcio<2,>=1.85.1'"
+    assert how_to_install("text", "serve") == "pip install 'rich<16,>=15' 'grpcio<2,>=1.85.1'"
+    assert how_to_install() == "pip install 'numpy>=2.1' 'typer<1,>=0.29'"
     assert how_to_install("fuzz") == "pip install atheris==2.3.0"
 
 
@@ -118,6 +120,7 @@ def test_the_command_in_a_checkout_that_is_not_installed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib.metadata, "requires", absent)
     assert how_to_install("compile", "tune") == "pip install '.[compile,tune]' (in the checkout of disc)"
+    assert how_to_install() == "pip install . (in the checkout of disc)"
 
 
 @pytest.mark.parametrize(

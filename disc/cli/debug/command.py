@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disc.cli.debug.options import DEFAULT_TARGET, EMIT_HELP, FILE_HELP, LOCATIONS_HELP, PASSES_HELP, STAGE_HELP, TARGET_HELP
+from disc.cli.help import Command, Group, examples
 from disc.cli.output import Debug
 from disc.config import DTYPES
 from disc.errors import ConfigurationError, UnsupportedFormatError, how_to_install
@@ -17,24 +19,21 @@ if TYPE_CHECKING:
     from disc.ir.reports import Report
 
 debug_app = typer.Typer(
-    name="debug", no_args_is_help=True, help="Look into the compiler: run passes, find a wrong kernel, shrink a failing module."
+    cls=Group, name="debug", no_args_is_help=True, help="Look into the compiler: run passes, find a wrong kernel, shrink a failing module."
 )
 
 OPT = "-m disc.cli.debug.opt"
-Module = Annotated[Path, typer.Argument(help="A file of IR, or the zip file that an internal error leaves.")]
+Module = Annotated[Path, typer.Argument(metavar="FILE", help="A file of IR, or the zip file that an internal error leaves.")]
 
 
-@debug_app.command("opt")
+@debug_app.command("opt", cls=Command, epilog=examples("debug opt"))
 def opt_command(
-    file: Annotated[str, typer.Argument(help="A file of IR, or - for standard input; lines `// -----` separate modules.")],
-    passes: Annotated[str, typer.Option(help="Names by commas, such as name-dims,resolve-broadcasts; mlir:NAME is a pass of MLIR.")] = "",
-    stage: Annotated[str | None, typer.Option(help="Check that the result is legal at this stage: imported, named or fused.")] = None,
-    emit: Annotated[
-        str | None,
-        typer.Option(metavar="ISA", help="Generate code for a module of stage fused, and print it: x86-64-v4, or a GPU such as sm_90."),
-    ] = None,
-    target: Annotated[str, typer.Option(help="What kernels are chosen for, such as x86-64-v4.")] = "x86-64-v3",
-    locations: Annotated[bool, typer.Option("--locations", help="Print locations.")] = False,
+    file: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)],
+    passes: Annotated[str, typer.Option(help=PASSES_HELP)] = "",
+    stage: Annotated[str | None, typer.Option(help=STAGE_HELP)] = None,
+    emit: Annotated[str | None, typer.Option(metavar="ISA", help=EMIT_HELP)] = None,
+    target: Annotated[str, typer.Option(help=TARGET_HELP)] = DEFAULT_TARGET,
+    locations: Annotated[bool, typer.Option("--locations", help=LOCATIONS_HELP)] = False,
     debug: Debug = False,
 ) -> None:
     """Run passes on a file of IR and print the result."""
@@ -46,10 +45,11 @@ def opt_command(
         print(run(part, passes, stage, locations, emit, target))
 
 
-@debug_app.command("bisect")
+@debug_app.command("bisect", cls=Command, epilog=examples("debug bisect"))
 def bisect_command(
     model: Annotated[
-        str, typer.Argument(help="package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes]).")
+        str,
+        typer.Argument(metavar="MODEL", help="package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."),
     ],
     sizes: Annotated[str, typer.Option(help="Of every input, as 2x17,2x17; default: those of the example.")] = "",
     precision: Annotated[str, typer.Option("--amp", help=f"As of disc compile: {', '.join(DTYPES)}.")] = "f32",
@@ -62,7 +62,7 @@ def bisect_command(
     bisect(model, sizes, precision)
 
 
-@debug_app.command("reduce")
+@debug_app.command("reduce", cls=Command, epilog=examples("debug reduce"))
 def reduce_command(
     module: Module,
     check: Annotated[
@@ -91,9 +91,9 @@ def reduce_command(
     print(shrink(text, fails, seconds))
 
 
-@debug_app.command("replay")
+@debug_app.command("replay", cls=Command, epilog=examples("debug replay"))
 def replay_command(
-    report: Annotated[Path, typer.Argument(help="The zip file that an internal error leaves.")],
+    report: Annotated[Path, typer.Argument(metavar="REPORT.zip", help="The zip file that an internal error leaves.")],
     debug: Debug = False,
 ) -> None:
     """Run the failing part of the compiler again on the IR of a report. Exits with 1 where it fails again."""

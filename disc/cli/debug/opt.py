@@ -16,6 +16,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.api import compile_state, generate, open_session
+from disc.cli.debug.options import DEFAULT_TARGET, EMIT_HELP, FILE_HELP, LOCATIONS_HELP, PASSES_HELP, STAGE_HELP, TARGET_HELP
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
@@ -24,8 +25,6 @@ from disc.ir.passes import run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
-
-DEFAULT_TARGET = "x86-64-v3"
 
 
 def stand_in_weights(module: ir.Module) -> WeightTable:
@@ -99,14 +98,12 @@ def _read(path: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="disc debug opt", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", help="IR file, or - for standard input; lines `// -----` separate modules")
-    parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
-    parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
-    parser.add_argument(
-        "--emit", metavar="ISA", help="generate code for a module of stage fused, and print it: x86-64-v3, x86-64-v4 or a GPU such as sm_90"
-    )
-    parser.add_argument("--target", default=DEFAULT_TARGET, help="what kernels are chosen for, such as x86-64-v4 (default: %(default)s)")
-    parser.add_argument("--locations", action="store_true", help="print locations")
+    parser.add_argument("file", help=FILE_HELP)
+    parser.add_argument("--passes", default="", help=PASSES_HELP)
+    parser.add_argument("--stage", help=STAGE_HELP)
+    parser.add_argument("--emit", metavar="ISA", help=EMIT_HELP)
+    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{TARGET_HELP} Default: {DEFAULT_TARGET}.")
+    parser.add_argument("--locations", action="store_true", help=LOCATIONS_HELP)
     return parser
 
 

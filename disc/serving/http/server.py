@@ -148,7 +148,7 @@ class HttpServer:
         except ServingError as error:
             return _failed(code_of(error)[1], str(error))
         except web.HTTPException as error:
-            answer = _failed(error.status, error.reason)
+            answer = _failed(error.status, _refusal(request, error))
             if error.status in (408, 413):  # what is left of the body is not waited for
                 answer.force_close()
             return answer
@@ -263,6 +263,15 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _refusal(request: web.Request, error: web.HTTPException) -> str:
+    """Where nothing answers at a path, or not with this method: what would."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{request.method} is not for {request.path[:100]}, which takes {', '.join(sorted(error.allowed_methods))}"
+    if error.status == 404:
+        return f"there is nothing at {request.path[:100]}; GET /openapi.json lists the paths"
+    return error.reason
 
 
 def _failed(code: int, text: str) -> web.Response:

@@ -74,3 +74,13 @@ def test_the_command_says_its_steps_when_asked(double: Path, capsys: pytest.Capt
     assert "% name-dims\n" in capsys.readouterr().err
     assert main(["compile", "double.mlir", "--no-cache"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_prints_every_step_once(double: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (double.parent / "one_factory.py").write_text(
+        "import torch\n\ndef build():\n    return torch.nn.Linear(4, 3).eval(), (torch.randn(2, 4),)\n"
+    )
+    for model in ("double.mlir", "one_factory:build"):
+        assert main(["compile", model, "-o", "x.disc", "--no-cache", "-v"]) == 0
+        lines = [line for line in capsys.readouterr().err.splitlines() if "%" in line]
+        assert [line.split()[1] for line in lines[:2]] == ["export", "import"] and len(lines) > 10
