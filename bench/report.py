@@ -182,11 +182,13 @@ def _memory(result: Record) -> list[str]:
     memory = result.get("memory")
     if not memory:
         return []
-    parts = ("start", "load", "calls")
+    trained = any("step" in mib for mib in memory["mib"].values())
+    parts = ("start", "load", "calls", *["step"] * trained)
     rows = [[name, *(f"{mib[part]:.0f}" if part in mib else "-" for part in parts)] for name, mib in memory["mib"].items()]
     failed = [f"{name}: its memory could not be measured: {reason}" for name, reason in memory["failed"].items()]
     about = f"Resident MiB at {memory['shape']}: after the imports, peak until loaded, peak during calls (within PyTorch: calls alone)."
-    return ["", about, *failed, "", table(["", "imports", "load", "calls"], rows)]
+    about += " step: what one takes beyond a step at the example's shape." * trained
+    return ["", about, *failed, "", table(["", "imports", *parts[1:]], rows)]
 
 
 GROUPS = {"tuned": False, "held out": True}  # and whether the size is held out

@@ -44,7 +44,7 @@ def _rows(shape: Shape) -> Inputs:
 def _reduced(name: str, shapes: tuple[Shape, ...]) -> Case:
     """A step of the suite `training`, without its largest sizes."""
     (case,) = [each for each in TRAINING_CASES if each.name == name]
-    return dataclasses.replace(case, name=name.replace("training", "lazy"), shapes=shapes)
+    return dataclasses.replace(case, name=name.replace("training", "lazy"), shapes=shapes, network=False)
 
 
 LAZY_CASES = (

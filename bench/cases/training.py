@@ -110,12 +110,15 @@ def _step(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 TRAINING_CASES = (
-    Case("training-cnn", "CNN, 28 x 28", _step(Cnn), _images, ((64,), (256,)), (0,), (5,)),
+    Case("training-cnn", "CNN, 28 x 28", _step(Cnn), _images, ((64,), (256,)), (0,), (5,), network=True),
     Case(
         "training-transformer", "Transformer, 8 layers", _step(lambda: Transformer(512, 4, 1024, 8, WORDS, 0.0)), _words(WORDS),
-        ((4, 100), (32, 100)), (0, 1), (3, 17),
+        ((4, 100), (32, 100)), (0, 1), (3, 17), network=True,
     ),
-    Case("training-mlstm", "mLSTM, 16 steps", _step(lambda: MultiplicativeLstm(512)), _words(BYTES), ((16, 16), (32, 16)), (0,), (5, 16)),
+    Case(
+        "training-mlstm", "mLSTM, 16 steps", _step(lambda: MultiplicativeLstm(512)), _words(BYTES), ((16, 16), (32, 16)), (0,), (5, 16),
+        network=True,
+    ),
     # What is dropped is drawn anew in every call: losses agree as far as means do.
     Case(
         "training", "Transformer, 4 layers, dropout", _step(lambda: Transformer(256, 4, 1024, 4, VOCABULARY, 0.1)), _words(VOCABULARY),

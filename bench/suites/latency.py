@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.cases import CASES, Case, Inputs, Shape, build, parse_shapes, shape_name
+from bench.cases import CASES, Case, Inputs, Shape, TrainingStep, build, parse_shapes, shape_name
 from bench.checks import error_of, first_tensor, work_of
 from bench.dtypes import DTYPES
 from bench.figures import peer_of
@@ -184,12 +184,14 @@ def _with_limits(result: Result, limits: Limits | None) -> Result:
 
 def _memory(this: Run, shape: Shape) -> dict[str, object]:
     """Peak resident MiB during calls of the largest shape. Runtimes with a model file are measured alone with it; those inside PyTorch in
-    a fresh process that holds PyTorch and the model, as it must."""
+    a fresh process that holds PyTorch and the model, as it must; of a step of training also what it takes beyond one at the example's
+    shape: activations and gradients of them, without weights and compilers."""
     mib: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
     for name in this.peers:
         try:
-            mib[name] = _file_memory(this, name, shape) if peer_of(name) in OPEN else _torch_memory(this, name, shape)
+            in_file = peer_of(name) in OPEN and not isinstance(this.model, TrainingStep)
+            mib[name] = _file_memory(this, name, shape) if in_file else _torch_memory(this, name, shape)
         except (PeerFailed, subprocess.CalledProcessError) as error:
             failed[name] = str(error)
     return {"shape": shape_name(shape), "mib": mib, "failed": failed}
@@ -198,8 +200,15 @@ def _memory(this: Run, shape: Shape) -> dict[str, object]:
 def _torch_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
     with PeerProcess(name, {}) as process:
         process.ask("open", peer=name, **_opening(this.job, this.case, this.folder))
-        process.ask("bind", shape=shape, output=str(this.folder / "result.npy"))
-        return {"calls": round(process.seconds("peak", "bytes") / 2**20, 1)}
+        output = str(this.folder / "result.npy")
+        small = None
+        if isinstance(this.model, TrainingStep):
+            process.ask("bind", shape=this.case.example, output=output)
+            small = process.seconds("peak", "bytes")
+        process.ask("bind", shape=shape, output=output)
+        peak = process.seconds("peak", "bytes")
+        figures = {"calls": peak} if small is None else {"calls": peak, "step": peak - small}
+        return {part: round(value / 2**20, 1) for part, value in figures.items()}
 
 
 def _file_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:

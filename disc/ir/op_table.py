@@ -317,6 +317,11 @@ _LIBRARY = (
     # Rows up to the first of `ends` times the first matrix, from there to the second times the second, ...; those behind the last are 0.
     Op("disc.grouped_dot", Kind.LIBRARY, 64, operands=("rows", "matrices", "ends"), imported=("disc.dynamic_grouped_dot",),
        sizes=Sizes.GIVEN),
+    # Of planes: the convolution of a source [b, c, h, w] by a kernel [o, c, y, x] by strides of 1; the gradient of the kernel, by that of
+    # the result. `top`, `left`: zeros before the source; behind it there are as many as the result takes.
+    Op("disc.tiled_convolution", Kind.LIBRARY, 64, needs=("top", "left"), operands=("source", "kernel")),
+    Op("disc.kernel_gradient", Kind.LIBRARY, 64, needs=("top", "left"), operands=("source", "gradient"),
+       imported=("disc.dynamic_kernel_gradient",), sizes=Sizes.GIVEN),
     # Of matrices [..., n, n]: the lower factor L of L * L^T; x of a * x = b, of a triangle or all of a; (determinant, sign, logarithm).
     Op("disc.cholesky", Kind.LIBRARY, 64, operands=("source",), imported=("disc.cholesky",), sizes=Sizes.FIRST),
     # With numbers of what failed: 0, or the order of a minor that is not positive-definite, [...].

@@ -33,6 +33,7 @@ from disc.passes.graph.quantize_dots import QuantizeDots
 from disc.passes.graph.simplify import Simplify
 from disc.passes.graph.split_batch import SplitBatch
 from disc.passes.graph.store_constants import StoreConstants
+from disc.passes.graph.tile_convolutions import TileConvolutions
 from disc.passes.graph.turn_shared import TurnShared
 from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.normalize_reductions import NormalizeReductions
@@ -83,6 +84,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
 FUSION: tuple[Pass, ...] = (
     TabulateDistances(),
     TurnShared(),
+    TileConvolutions(),
     CloneProducers(),
     FuseElementwise(),
     FuseCompute(),
@@ -140,6 +142,7 @@ REGISTRY: dict[str, type[Pass]] = {
         PackSequences,
         TabulateDistances,
         TurnShared,
+        TileConvolutions,
         CloneProducers,
         FuseElementwise,
         FuseCompute,

@@ -112,6 +112,25 @@ def test_permutations(dtype: torch.dtype) -> None:
         program.check(randn(*shape, dtype=dtype))
 
 
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool)
+
+
+def every_other(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Of whole and of partial vectors, alone and combined, summed, and from an odd element on."""
+    first = [part for x in tensors for part in (x[:, ::2].clone(), x[:, 1::2].contiguous())]
+    x, y = tensors[:2]
+    return [*first, x[:, 0:8:2] - x[:, 1:8:2], (x[:, ::2] * 2).sum(1), y[:, ::2].exp(), y[1:, 1::2].amax(1)]
+
+
+def test_every_other_element_of_every_type() -> None:
+    """Two loads and a shuffle: the last element of a tensor is that of its memory, too."""
+    program = module_program(every_other, *(torch.ones(3, 12).to(dtype) for dtype in TYPES))
+    for rows, columns in ((2, 8), (2, 9), (3, 31), (4, 32), (2, 33), (5, 64), (2, 127)):
+        program.check(
+            *(torch.arange(rows * columns).remainder(97 if dtype != torch.bool else 2).reshape(rows, columns).to(dtype) for dtype in TYPES)
+        )
+
+
 def split_and_merge(x: torch.Tensor) -> list[torch.Tensor]:
     a, b, c = x.shape
     return [

@@ -16,6 +16,7 @@ from disc.codegen.x86.elementwise import constant_splat, convert, emit_elementwi
 from disc.codegen.x86.lanes import Lanes
 from disc.codegen.x86.memory import (
     Buffer,
+    load_alternate,
     load_contiguous,
     load_gather,
     load_reversed,
@@ -32,6 +33,7 @@ from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive, run_recursive
 from disc.targets.target import Target
 
+TWO = Dim.of(2)
 _IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
 
 
@@ -195,7 +197,10 @@ class Emitter(Lanes):
             return load_scalar(self.b, buffer, self.b.scalar(offset), predicate.mask if predicate else None)
         mask = self.combined_mask(variable, predicate)
         form = split_linear(offset, variable.name)
-        if form is not None and form[0] in _IN_LINE and variable.vector is None and self.b.lane_variable(form[1]) is None:
+        in_line = form is not None and variable.vector is None and self.b.lane_variable(form[1]) is None
+        if form is not None and in_line and form[0] == TWO and predicate is None:  # under one its first element may lie anywhere
+            return load_alternate(self.b, buffer, self.b.scalar(offset), mask)
+        if form is not None and in_line and form[0] in _IN_LINE:
             start = self.b.scalar(offset) if predicate is None or not buffer.dims else self._near(buffer, offset)
             return _IN_LINE[form[0]](self.b, buffer, start, mask)
         return load_gather(self.b, buffer, self.lane_vector(offset), mask)

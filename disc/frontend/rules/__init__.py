@@ -55,6 +55,7 @@ _OF_PACKAGES: dict[str, Override] = {
     **sorting.OF_PACKAGES,
     **fourier.OF_PACKAGES,
     **complex_matrices.OF_PACKAGES,
+    **contractions.OF_PACKAGES,
     **random.OF_PACKAGES,
     **distributions.OF_PACKAGES,
     **special.OF_PACKAGES,

@@ -13,6 +13,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, overrides
+from disc.frontend.rules.sorting import sized_library
 from disc.frontend.symbols import Size, same_shape, to_size
 
 aten = torch.ops.aten
@@ -132,7 +133,16 @@ def convolution(e: OpBuilder, call: Call) -> Tensor:
     return result if bias is None else e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
 
 
+def kernel_gradient(e: OpBuilder, call: Call) -> Tensor:
+    top, left = call.integers("padding")
+    operands = [call.tensor("source"), call.tensor("gradient")]
+    return sized_library(e, "disc.dynamic_kernel_gradient", operands, [(call.shape, call.dtype)], top=top, left=left)[0]
+
+
 OVERRIDES: dict[object, Override] = {
     **overrides(Fault.WRONG, "what beta = 0 leaves out is multiplied", {aten.addmm.default: addmm, aten.baddbmm.default: baddbmm}),
     **overrides(Fault.REFUSED, "a weight of dynamic size", {aten.convolution.default: convolution}),
 }  # fmt: skip
+OF_PACKAGES: dict[str, Override] = {
+    "disc.kernel_gradient.default": Override(kernel_gradient, Fault.REFUSED, "an op of this compiler (frontend/tiled_gradients.py)"),
+}

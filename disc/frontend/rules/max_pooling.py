@@ -81,11 +81,11 @@ def _first(e: OpBuilder, window: PoolingWindow, i: int, lead: int, shape: Shape)
 
 def _row_major(e: OpBuilder, x: Tensor, window: PoolingWindow, taps: Tensor) -> Tensor:
     """i64: numbers of elements of windows as numbers of elements of x."""
-    lead, number = x.rank - len(window.size), e.convert(taps, torch.int64)
-    place = e.full(0, taps.shape, torch.int64)
+    lead, place = x.rank - len(window.size), e.full(0, taps.shape, torch.int64)
     for i, (size, spread) in enumerate(zip(window.size, window.dilation, strict=True)):
         behind = math.prod(window.size[i + 1 :])
-        along = e.binary("remainder", e.binary("divide", number, e.scalar(behind, torch.int64)), e.scalar(size, torch.int64))
+        along = e.binary("divide", taps, e.scalar(behind, torch.int32)) if behind > 1 else taps
+        along = e.convert(e.binary("remainder", along, e.scalar(size, torch.int32)) if i else along, torch.int64)
         position = e.binary("add", _first(e, window, i, lead, taps.shape), e.binary("multiply", along, e.scalar(spread, torch.int64)))
         place = e.binary("add", e.binary("multiply", place, e.size_scalar(x.shape[lead + i], torch.int64)), position)
     return place

@@ -88,6 +88,31 @@ def _grouped_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     return [result.astype(rows.dtype)]
 
 
+def _met(op: ir.Operation, source: Array, sizes: tuple[int, ...], window: tuple[int, ...]) -> Array:
+    """What every place of a window meets: [b, c, out..., window...] in f64."""
+    low = int_attr(op, "top"), int_attr(op, "left")
+    wide = np.zeros((*source.shape[:2], *(out + size - 1 for out, size in zip(sizes, window, strict=True))))
+    here, there = [slice(None)] * 2, [slice(None)] * 2
+    for first, size, room in zip(low, source.shape[2:], wide.shape[2:], strict=True):
+        begin, end = max(first, 0), max(min(first + size, room), max(first, 0))
+        here.append(slice(begin, end))
+        there.append(slice(begin - first, end - first))
+    wide[tuple(here)] = source[tuple(there)]
+    return np.lib.stride_tricks.sliding_window_view(wide, window, (2, 3))
+
+
+def _tiled_convolution(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    source, kernel = operands
+    met = _met(op, source, scope.shape(op.results[0].type)[2:], kernel.shape[2:])
+    return [np.einsum("bcyxvh,ocvh->boyx", met, kernel.astype(np.float64), optimize=True).astype(source.dtype)]
+
+
+def _kernel_gradient(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    source, gradient = operands
+    met = _met(op, source, gradient.shape[2:], scope.shape(op.results[0].type)[2:])
+    return [np.einsum("bcyxvh,boyx->ocvh", met, gradient.astype(np.float64), optimize=True).astype(source.dtype)]
+
+
 def _cholesky(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     return [_solved(np.linalg.cholesky, operands[0])]
 
@@ -369,6 +394,8 @@ RULES: dict[str, Rule] = {
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
     "disc.igammac": _special(special.igammac), "disc.gcd": _of_integers(np.gcd), "disc.lcm": _of_integers(np.lcm),
     "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
-    "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.reduce_segments": _reduce_segments, "disc.search": _search,
+    "disc.count": _count, "disc.grouped_dot": _grouped_dot,
+    "disc.kernel_gradient": _kernel_gradient, "disc.tiled_convolution": _tiled_convolution,
+    "disc.reduce_segments": _reduce_segments, "disc.search": _search,
     "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

@@ -14,10 +14,10 @@ constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
     {"complex_svd", complex_svd}, {"count", count}, {"determinant", determinant}, {"eig", eig}, {"eigh", eigh}, {"fft", fft},
     {"gcd", gcd}, {"grouped_dot", grouped_dot},
     {"householder", householder}, {"householder_product", householder_product}, {"igamma", igamma}, {"igammac", igammac},
-    {"inverse", inverse}, {"irfft", irfft}, {"lcm", lcm}, {"logcumsumexp", logcumsumexp}, {"lu", lu}, {"lu_checked", lu_checked},
+    {"inverse", inverse}, {"irfft", irfft}, {"kernel_gradient", kernel_gradient}, {"lcm", lcm}, {"logcumsumexp", logcumsumexp}, {"lu", lu}, {"lu_checked", lu_checked},
     {"matrix_exp", matrix_exp}, {"order_rows", order_rows}, {"permutation", permutation},
     {"reduce_segments", reduce_segments}, {"rfft", rfft}, {"search", search}, {"solve", solve}, {"sort", sort}, {"svd", svd},
-    {"topk", topk}, {"triangular_solve", triangular_solve}, {"zeta", zeta},
+    {"tiled_convolution", tiled_convolution}, {"topk", topk}, {"triangular_solve", triangular_solve}, {"zeta", zeta},
 };
 
 }  // namespace

@@ -1,0 +1,36 @@
+"""Gradients of convolution kernels in tiles, by an op of this compiler, which is PyTorch's, too, for graphs that are not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_OPS = torch.library.Library("disc", "FRAGMENT")
+_OPS.define("kernel_gradient(Tensor source, Tensor gradient, int[] window, int[] padding) -> Tensor")
+WINDOWS = ((3, 3), (5, 5))
+LEAST_CHANNELS = 16  # with fewer, products of matrices are too small
+MOST_ELEMENTS = (3 << 20) // 4 // 36  # of a window's place: 36 sums for each are to stay near
+
+
+def may_tile(source: Tensor, weight: Tensor) -> bool:
+    """Whether the runtime has tiles for the gradient of a kernel [outputs, channels, ...] by strides of 1, and it should use them."""
+    outputs, channels, *window = weight.shape
+    sizes = all(isinstance(size, int) for size in weight.shape) and tuple(window) in WINDOWS
+    cpu = source.device.type == "cpu" and source.dtype == weight.dtype == torch.float32  # no function of the runtime runs on a GPU
+    return sizes and cpu and min(outputs, channels) >= LEAST_CHANNELS and outputs * channels <= MOST_ELEMENTS
+
+
+def _kernel_gradient(source: Tensor, gradient: Tensor, window: Sequence[int], padding: Sequence[int]) -> Tensor:
+    weight = _kernel_shape(source, gradient, window, padding)  # its values are not read
+    ones, zeros, wanted = [1, 1], [0, 0], [False, True, False]
+    return torch.ops.aten.convolution_backward(gradient, source, weight, None, ones, list(padding), ones, False, zeros, 1, wanted)[1]
+
+
+def _kernel_shape(source: Tensor, gradient: Tensor, window: Sequence[int], padding: Sequence[int]) -> Tensor:
+    return source.new_empty(gradient.shape[1], source.shape[1], *window)
+
+
+_OPS.impl("kernel_gradient", _kernel_gradient, "CPU")
+_OPS.impl("kernel_gradient", _kernel_shape, "Meta")

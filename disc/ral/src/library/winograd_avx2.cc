@@ -1,0 +1,18 @@
+#include <algorithm>
+
+#include "library/winograd.h"
+
+#define DISC_WINOGRAD_VECTORS 2
+
+namespace ral::winograd {
+
+namespace {
+constexpr int kVectorBytes = 32;
+constexpr int64_t kVectors = DISC_WINOGRAD_VECTORS;
+}  // namespace
+
+#include "library/winograd.inc"
+
+const Functions kAvx2 = kFunctions;
+
+}  // namespace ral::winograd
