@@ -43,7 +43,7 @@ from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
-from disc.frontend.larger_examples import MOST_EXPORTS, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
+from disc.frontend.larger_examples import MORE_TIMES, MOST_EXPORTS, TIMES, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
@@ -359,23 +359,31 @@ def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> 
 def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]], decided: set[Key] | None = None) -> Exports | None:
     """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself. decided: what
     else its conditions may be about: a size that is bound to another one for the sake of those would no longer be free, as a batch is."""
+    times, best = TIMES, None
     for _ in range(MOST_EXPORTS):
-        keys = that_run(DrySession(model), widening, groups) if groups else set()
+        keys = that_run(DrySession(model), widening, groups, times) if groups else set()
         if not keys:
-            return None
+            break
         try:
-            made = _export(model, widening.larger(keys))
+            made = _export(model, widening.larger(keys, times))
         except RecursionError:
             raise
         except Exception:
-            return None  # the example's own program, or what its export raised, is there
+            break  # the example's own program, or what its export raised, is there
         dims = dims_of(made[0], widening, made[1])
-        if not dims.wrong:
-            conditions = [*size_checks(made[0].graph_module, arguments_by_name), *_decided(made[0])]
-            is_free = decided is None or decided_of(dims, conditions) <= decided | keys
-            return made if is_free and is_the_model(dims, conditions) and _has_lowerings(made[0]) else None
-        groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
-    return None
+        if dims.wrong:
+            groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
+            continue
+        now = _decided(made[0])
+        conditions = [*size_checks(made[0].graph_module, arguments_by_name), *now]
+        is_free = decided is None or decided_of(dims, conditions) <= decided | keys
+        if not (is_free and is_the_model(dims, conditions) and _has_lowerings(made[0])):
+            break
+        best = made
+        if not keys & {key for group in dims_behind_ones(dims, now) for key in group}:
+            break
+        times *= MORE_TIMES
+    return best
 
 
 @alone

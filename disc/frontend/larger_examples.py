@@ -18,7 +18,8 @@ from disc.frontend.needed_sizes import DrySession, fails, inputs_of
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Widening
 
-MOST_EXPORTS = 2  # of larger examples; each takes as long as the first
+MOST_EXPORTS = 3  # of larger examples; each takes as long as the first
+TIMES, MORE_TIMES = 2, 4  # how much larger they are, and how much more where a size is still 1: strides of a network multiply
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ def _is_one(decision: Decision) -> bool:
     return order is not None and order[0] == 1 and not order[1].is_const
 
 
-def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[Key]]) -> set[Key]:
-    """The dims that may be larger: all, or those of the groups that may one after the other."""
+def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[Key]], times: int) -> set[Key]:
+    """The dims that may be that many times as large: all, or those of the groups that may one after the other."""
 
     def runs(keys: set[Key]) -> bool:
-        return session.run(widening.larger(keys).arguments()).error is None
+        return session.run(widening.larger(keys, times).arguments()).error is None
 
     every = {key for group in groups for key in group}
     if not every or runs(every):

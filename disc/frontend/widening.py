@@ -44,7 +44,8 @@ class Widening:
         self.bound = bound
         self.sizes: dict[Key, int] = {}
         self.kept: dict[Key, Need] = {}
-        self._doubled: frozenset[Key] = frozenset()
+        self._grown: frozenset[Key] = frozenset()
+        self._times = 1
         self._specs = dict(specs)
         self._large: dict[int, list[Key]] = {}  # the other dynamic dims, by their size
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
@@ -93,10 +94,10 @@ class Widening:
         """The dynamic dims that the example has larger than 1, those of one size together."""
         return list(self._large.values())
 
-    def larger(self, keys: Collection[Key]) -> Widening:
-        """The same with these dims twice as large."""
+    def larger(self, keys: Collection[Key], times: int) -> Widening:
+        """The same with these dims that many times as large."""
         other = copy.copy(self)
-        other._doubled = frozenset(keys)
+        other._grown, other._times = frozenset(keys), times
         return other
 
     def _mapped(self, function: LeafMap) -> inspect.BoundArguments:
@@ -122,8 +123,8 @@ class Widening:
             key = (id(tensor), dim)
             if key in self.sizes and key not in kept:
                 result = _resized(result, dim, self.sizes[key])
-            if key in self._doubled:
-                result = result.repeat_interleave(2, dim)
+            if key in self._grown:
+                result = result.repeat_interleave(self._times, dim)
         return result
 
     def _left(self, tensor: torch.Tensor, spec: object) -> object:

@@ -14,6 +14,13 @@ from torch.export import Dim
 import disc
 from disc.errors import ShapeConstraintError
 
+
+def _strided(x: Tensor, layers: int) -> Tensor:
+    for _ in range(layers):
+        x = F.conv2d(x, torch.full((3, 3, 3, 3), 0.1), stride=2, padding=1).relu()
+    return x
+
+
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = {  # function, example, another size
     "view": (lambda x: x.view(x.shape[0], 2, -1) * 2, (3, 2), (3, 8)),
     "unflatten": (lambda x: x.unflatten(1, (2, -1)).transpose(1, 2).softmax(-1), (3, 2), (5, 6)),
@@ -25,6 +32,11 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], tuple[int, .
     "product": (lambda x: x.view(x.shape[0], -1, 2) @ torch.ones(2, 3), (3, 2), (3, 8)),
     "distances": (F.pdist, (2, 3), (5, 3)),
     "gates": (lambda x: F.glu(x, 1), (2, 2), (2, 12)),
+    "strides": (
+        lambda x: F.adaptive_avg_pool2d(_strided(x, 4), 1),
+        (1, 3, 7, 5),
+        (2, 3, 50, 33),
+    ),  # 1 from the third on, which hides the fourth
 }
 
 
