@@ -319,7 +319,8 @@ class Sweep:
         weights = [weight for weight, _ in kind.weights if weight.requires_grad]
         with torch.enable_grad():
             results = kind.run(*leaves, *values)
-        reached = [(each, self._gradients[of][place]) for each, of, place in zip(results, kind.results, made, strict=True)
+        # Copies: a sum hands on the very tensor that it is given, and what is handed back is added to the same table.
+        reached = [(each, self._gradients[of][place].clone()) for each, of, place in zip(results, kind.results, made, strict=True)
                    if each.requires_grad and of in self._gradients]  # fmt: skip
         places = [place for place, each in enumerate(leaves) if each.requires_grad]
         sources = [*(leaves[place] for place in places), *weights]

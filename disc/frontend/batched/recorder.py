@@ -48,14 +48,17 @@ class Recorder(_ral.Tape):
 
     def record(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Records a call of the region. Raises NotRegular."""
+        given_arguments, arguments = arguments, region.with_tensors(arguments)
         rows: list[object] = []
         values: list[int] = []
         key = region.describe(arguments, rows, values)
         kind = region.kinds.get(key)
         if kind is None:
-            kind = self._new_kind(region, arguments, rows, values)
+            kind = self._new_kind(region, arguments, rows, values) if not region.has_varied(arguments) else None
+            if kind is not None and region.numbers and not _is_alike(kind, region, given_arguments):
+                region.numbers = kind = None
             if kind is None:
-                return self.record(region, arguments)
+                return self.record(region, given_arguments)
             region.kinds[key] = kind
         if self._techniques.native_recorder:
             region.learn(arguments, kind)
@@ -68,9 +71,9 @@ class Recorder(_ral.Tape):
         try:
             kind = make_kind(region, arguments, rows, len(values))
         except NotRegular:
-            if not values:
+            if not values and not region.numbers:
                 raise
-            region.indices = frozenset()
+            region.indices, region.numbers = frozenset(), None
             return None
         return kind
 
@@ -339,6 +342,14 @@ def _nothing(row: Row) -> None:
 def _failed(launch: Launch) -> Exception | None:
     """Why a row that it reads could not be computed."""
     return next((row.launch.error for row in launch.rows if row.launch is not None and row.launch.error is not None), None)
+
+
+def _is_alike(kind: Kind, region: Region, arguments: tuple[object, ...]) -> bool:
+    """Whether the block with floats as tensors gives what it gives with them as numbers: two tensors without dims meet in f64."""
+    rows: list[object] = []
+    values: list[int] = []
+    region.describe(arguments, rows, values)
+    return make_kind(region, arguments, rows, len(values)).results == kind.results
 
 
 def compiled_kinds(region: Region) -> int:

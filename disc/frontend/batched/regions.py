@@ -19,6 +19,7 @@ INDEX = "index"  # in a key: an int that indexes a tensor and may differ from in
 STRUCTURES = 8  # kinds of one region that are compiled, at most: others run in PyTorch
 INDICES = 64  # arguments that only index, of calls that are recorded without being described
 ENOUGH = 4  # launches of a kind before it is compiled
+NUMBERS = 3  # values of a float that are constants of kinds; with one more it differs from instance to instance
 
 
 Describer = Callable[["Region", Any, list[object], list[object]], None]  # (region, value, key, rows)
@@ -88,7 +89,8 @@ class Kind(_ral.Kind):
 @dataclass(eq=False)
 class Region(_ral.Site):
     """name: "TreeLSTM.forward:12". line, file: where it begins. code: the steps as a function of `inputs`, which returns a tuple.
-    indices: the places of inputs that only index tensors. steps: how many operations it has."""
+    indices: the places of inputs that only index tensors. numbers: the places of floats that differ from instance to instance: a block
+    gets them as tensors without dims; None where it cannot. steps: how many operations it has."""
 
     name: str
     line: int
@@ -98,6 +100,8 @@ class Region(_ral.Site):
     indices: frozenset[int]
     steps: int
     kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
+    numbers: frozenset[int] | None = frozenset()
+    floats: dict[int, set[float]] = field(default_factory=dict)  # place → what its kinds have there
     describers: dict[type, Describer] = field(default_factory=dict)
     irregular: dict[str, int] = field(default_factory=dict)
 
@@ -116,9 +120,38 @@ class Region(_ral.Site):
                 self.describe_part(each, key, rows)
         return tuple(key)
 
+    def with_tensors(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """The arguments with the floats that differ as tensors: in f64, which gives way to the dtype of what it meets, as floats do."""
+        if not self.numbers:
+            return arguments
+        return tuple(
+            torch.tensor(each, dtype=torch.float64) if place in self.numbers and type(each) is float else each
+            for place, each in enumerate(arguments)
+        )
+
+    def uses(self) -> list[int]:
+        """How each input's numbers are taken, as `Use` in tasks/code.h has it."""
+        return [1 if place in self.indices else 2 if place in (self.numbers or ()) else 0 for place in range(len(self.inputs))]
+
+    def has_varied(self, arguments: Sequence[object]) -> bool:
+        """Notes the floats of a new kind. True where one of them differs from instance to instance, as is known from now on."""
+        if self.numbers is None:
+            return False
+        varied = False
+        for place, each in enumerate(arguments):
+            if type(each) is float:
+                known = self.floats.setdefault(place, set())
+                known.add(each)
+                if len(known) > NUMBERS:
+                    self.numbers |= {place}
+                    varied = True
+        if varied:
+            self.forget()
+        return varied
+
     def learn(self, arguments: tuple[object, ...], kind: Kind) -> None:
         """From now on calls like this one are recorded without being described, where objects that do not change make their key."""
-        if max(self.indices, default=0) < INDICES:
+        if max(self.indices, default=0) < INDICES and not self.numbers:
             _ral.learn_call(self, Row, arguments, kind, sum(1 << place for place in self.indices), _is_named_by_identity)
 
     def forget(self) -> None:

@@ -116,8 +116,7 @@ class Skeleton:
                 if tokens is not None and (self._taken(kind) or not _has_program(kind)):
                     own.append(len(kinds))
                     kinds.append(self._kind(number, kind, tokens))
-            indices = [int(place in region.indices) for place in range(len(region.inputs))]
-            regions.append([region.name, f"{Path(region.file).name}:{region.line}", indices, own])
+            regions.append([region.name, f"{Path(region.file).name}:{region.line}", region.uses(), own])
         return kinds, regions
 
     def _kind(self, region: int, kind: Kind, tokens: list[int]) -> list[object]:

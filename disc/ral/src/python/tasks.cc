@@ -78,6 +78,7 @@ void fill_code(Code& code, const Functions& functions, const Names& names, const
       size *= dim;
     }
     if (size < 0 || bytes > 8 * size) throw nb::value_error("a skeleton with rows of no size");
+    if (code.number_class < 0 && dtype == RAL_F64 && dims.empty() && bytes == sizeof(double)) code.number_class = static_cast<int32_t>(code.classes.size());
     code.classes.push_back({dtype, dims, bytes});
   }
   for (const auto& [row_class, bytes] : rows) code.rows.emplace_back(row_class, std::string(bytes.c_str(), bytes.size()));
@@ -92,7 +93,7 @@ class Skeleton {
     fill_code(code_, functions, names, objects, classes, rows);
     code_.constants = values_of(constants);
     code_.texts = std::move(texts);
-    for (const auto& [name, line, indices, own] : regions) code_.regions.push_back({name, line, {indices.begin(), indices.end()}, own});
+    for (const auto& [name, line, uses, own] : regions) code_.regions.push_back({name, line, {uses.begin(), uses.end()}, own});
     for (const auto& [region, tokens, block, places, read, made, values, cost, outputs] : kinds)
       code_.kinds.push_back({region, tokens, block, places, read, made, values, cost, outputs});
     for (const auto& [kind, array, domain, inner, row_class, parts] : slots)

@@ -130,10 +130,13 @@ struct Kind {
 };
 enum class Output : int32_t { kMade, kGiven, kConstant, kTuple, kList, kArgument };
 
+// How a region takes a number among its inputs: as a constant of its blocks, as an index, or a float as a row without dims.
+enum Use : uint8_t { kUseConstant, kUseIndex, kUseRow };
+
 struct Region {
   std::string name;
   std::string line;
-  std::vector<uint8_t> indices;  // of each input: whether it only indexes
+  std::vector<uint8_t> uses;  // of each input: a `Use`
   std::vector<int32_t> kinds;
 };
 
@@ -164,6 +167,7 @@ struct Code {
   int32_t kind_slot = -1;  // slot of nodes that has the number of their class; -1: all are of class 0
   int32_t arrays = 0;
   int32_t domains = 2;
+  int32_t number_class = -1;  // of rows that are one f64
 
   // What is wrong with code from an untrusted file; empty if it can be run.
   std::string verify() const;

@@ -295,7 +295,16 @@ bool Machine::leave(Instance& instance, Value result) {
 
 // --- blocks -----------------------------------------------------------------------------------------------------------------------
 
-void Machine::describe(const Value& value, bool index, int32_t depth) {
+// A float of an instance as a row, as its tensors are.
+void Machine::describe_float(const Value& value) {
+  Table& table = tables_[static_cast<size_t>(code_.number_class)];
+  if (!table.reserve(table.used + 1)) raise("MemoryError", "no memory for a number");
+  std::memcpy(table.row(table.used), &value.i, sizeof value.i);
+  tokens_.insert(tokens_.end(), {kTokenRow, code_.number_class});
+  rows_.push_back(launches_.add_given(code_.number_class, table.used++));
+}
+
+void Machine::describe(const Value& value, Use use, int32_t depth) {
   if (depth > kNested) raise("RecursionError", "containers nest deeper than tensor code is followed");
   switch (value.tag) {
     case Tag::kRow:
@@ -303,7 +312,7 @@ void Machine::describe(const Value& value, bool index, int32_t depth) {
       rows_.push_back(value.i);
       return;
     case Tag::kInt:
-      if (index) {
+      if (use == kUseIndex) {
         tokens_.push_back(kTokenIndex);
         values_.push_back(value.i);
         return;
@@ -312,7 +321,10 @@ void Machine::describe(const Value& value, bool index, int32_t depth) {
       return;
     case Tag::kNone: tokens_.push_back(kTokenNone); return;
     case Tag::kBool: tokens_.insert(tokens_.end(), {kTokenBool, value.i}); return;
-    case Tag::kFloat: tokens_.insert(tokens_.end(), {kTokenFloat, value.i}); return;
+    case Tag::kFloat:
+      if (use == kUseRow && code_.number_class >= 0) return describe_float(value);
+      tokens_.insert(tokens_.end(), {kTokenFloat, value.i});
+      return;
     case Tag::kText: tokens_.insert(tokens_.end(), {kTokenText, value.i}); return;
     case Tag::kList:
     case Tag::kTuple:
@@ -327,7 +339,7 @@ void Machine::describe(const Value& value, bool index, int32_t depth) {
                      (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like == Tag::kTuple);
   const int64_t count = length(value);
   tokens_.insert(tokens_.end(), {tuple ? kTokenTuple : kTokenList, count});
-  for (int64_t i = 0; i < count; ++i) describe(item_at(value, i), false, depth + 1);
+  for (int64_t i = 0; i < count; ++i) describe(item_at(value, i), kUseConstant, depth + 1);
 }
 
 Value Machine::output(const Kind& kind, const int32_t*& at, int64_t first, const int32_t* inputs, const Value* registers) {
@@ -356,7 +368,7 @@ void Machine::call_block(Items& registers, size_t base, const int32_t* operands)
   rows_.clear();
   values_.clear();
   for (int32_t i = 0; i < inputs; ++i)
-    describe(registers[base + static_cast<size_t>(operands[2 + i])], region.indices[static_cast<size_t>(i)] != 0);
+    describe(registers[base + static_cast<size_t>(operands[2 + i])], static_cast<Use>(region.uses[static_cast<size_t>(i)]));
   int32_t& last = last_kind_[static_cast<size_t>(operands[0])];
   if (last < 0 || code_.kinds[static_cast<size_t>(last)].tokens != tokens_) {
     const auto found = std::find_if(region.kinds.begin(), region.kinds.end(),

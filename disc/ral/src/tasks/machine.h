@@ -93,7 +93,8 @@ class Machine {
   void enter(Instance& instance, int32_t function, const Items& bound, const Value* arguments, int32_t count, int32_t target);
   bool leave(Instance& instance, Value result);
   void call_block(Items& registers, size_t base, const int32_t* operands);
-  void describe(const Value& value, bool index, int32_t depth = 0);
+  void describe(const Value& value, Use use, int32_t depth = 0);
+  void describe_float(const Value& value);
   Value output(const Kind& kind, const int32_t*& at, int64_t first, const int32_t* inputs, const Value* registers);
 
   // --- values.cc

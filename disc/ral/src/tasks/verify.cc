@@ -158,7 +158,7 @@ class Verifier {
 
   std::string region_call(const int32_t* o, int32_t inputs, int32_t outputs) const {
     const Region& region = code_.regions[static_cast<size_t>(o[0])];
-    if (static_cast<int64_t>(region.indices.size()) != inputs) return "a block with other inputs";
+    if (static_cast<int64_t>(region.uses.size()) != inputs) return "a block with other inputs";
     for (const int32_t each : region.kinds) {
       size_t at = 0;
       for (int32_t i = 0; i < outputs; ++i) {
