@@ -26,6 +26,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 
+from disc.frontend import dense_views
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
@@ -35,7 +36,9 @@ from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
 _COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__le__": "<=", "__lt__": "<", "__ge__": ">=", "__gt__": ">"}
 _EXTREMES = {"__sym_max__": ">=", "__sym_min__": "<="}
-_PASSED = frozenset({*uninteresting_files(), __file__})  # PyTorch's own arithmetic on sizes, and what is put around it here
+_PASSED = frozenset(
+    {*uninteresting_files(), __file__, dense_views.__file__}
+)  # PyTorch's own arithmetic on sizes, and what is put around it here
 # Frames between the user's code and a size: `if size:` compares in the first, modes of functions are in the others.
 _THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor))
 _REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
@@ -52,7 +55,8 @@ LAYOUT: dict[str, frozenset[str]] = {
     }),
     "_prims/__init__.py": frozenset({"_collapse_view_helper"}),
     "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),
-    "_subclasses/fake_impls.py": frozenset({"convert"}),  # the memory format that a convolution's result has
+    # the memory format that a convolution's result has; whether there is a view without a copy
+    "_subclasses/fake_impls.py": frozenset({"convert", "_compute_stride", "maybe_guard_or_false", "maybe_guard_or_true"}),
 }  # fmt: skip
 
 _CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how a convolution is computed

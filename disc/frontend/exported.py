@@ -35,6 +35,7 @@ from disc.frontend.custom_ops import warn_of_effects
 from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
+from disc.frontend.dense_views import dense_views
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
@@ -48,7 +49,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
-from disc.frontend.python_numbers import roots_of_sizes
+from disc.frontend.python_numbers import Functions, decides_sizes
 from disc.frontend.size_checks import size_checks
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
@@ -175,7 +176,7 @@ def _note_on_module(module: ir.Module, fixed_dims: Sequence[str]) -> None:
 
 def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
     """The graph in ops that have rules, and the program whose signature it has: another one where PyTorch has to trace it anew."""
-    with warnings.catch_warnings(), sizes_from_two(), quiet(), located():
+    with warnings.catch_warnings(), sizes_from_two(), quiet(), located(), dense_views():
         warnings.simplefilter("ignore")
         try:
             return program, decompose(program.graph_module)
@@ -201,7 +202,7 @@ def with_plain_weights(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(map(is_traceable_wrapper_subclass, program.state_dict.values())):
         return program
-    with warnings.catch_warnings(), sizes_from_two(), located():
+    with warnings.catch_warnings(), sizes_from_two(), located(), dense_views():
         warnings.simplefilter("ignore")
         try:
             plain = program.run_decompositions({})
@@ -434,6 +435,20 @@ def _without_fake_cache() -> AbstractContextManager[object]:
 
 
 def _export(model: torch.nn.Module, widening: Widening) -> Exports:
+    functions = Functions()
+    try:
+        made = _export_with(functions, model, widening)
+        if not functions.used or not decides_sizes(made[0].graph):
+            return made
+    except RecursionError:
+        raise
+    except Exception:
+        if not functions.used:
+            raise
+    return _export_with(Functions(plain=True), model, widening)
+
+
+def _export_with(functions: Functions, model: torch.nn.Module, widening: Widening) -> Exports:
     example, shapes = widening.arguments(), widening.specs
     with (
         warnings.catch_warnings(),
@@ -442,7 +457,8 @@ def _export(model: torch.nn.Module, widening: Widening) -> Exports:
         quiet(),
         graphs_of_control_flow(),
         masks_as_given(),
-        roots_of_sizes(),
+        functions.of_sizes(),
+        dense_views(),
         Recorder() as recorder,
         SymbolicForms() as forms,
         kept_values(model) as kept,

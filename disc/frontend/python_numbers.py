@@ -1,29 +1,85 @@
-"""`math.sqrt` of a size that is dynamic, while a module is exported.
+"""Functions of `math` of a size that is dynamic, while a module is exported.
 
-Python's own reads the size as a plain number, by which torch.export fixes the dim to the example's. Here the root is a number that every
-call computes from its sizes. (Of the functions of `math`, an exported program may hold this one alone.)
+Python's own read the size as a plain number, by which torch.export fixes the dim to the example's. Here the result is a number that every
+call computes from its sizes, in f64: a root is an expression of sizes, as an exported program may hold it; the others are the item of a
+tensor. A model that decides by one, or counts with it, is exported with Python's own after all (`Functions.plain`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-_PYTHONS = math.sqrt
+UNBACKED = SymT.UNBACKED_FLOAT
+Number = float | torch.SymInt | torch.SymFloat
+Function = Callable[..., object]
 
 
-def _sqrt(x: float | torch.SymInt | torch.SymFloat, /) -> float | torch.SymFloat:
-    return torch.sym_sqrt(x) if isinstance(x, torch.SymInt | torch.SymFloat) else _PYTHONS(x)  # pyright: ignore[reportAttributeAccessIssue]
+class Functions:
+    """plain: whether functions other than roots are Python's own; used: whether another one was called with a size."""
+
+    def __init__(self, plain: bool = False) -> None:
+        self.plain = plain
+        self.used = False
+
+    @contextmanager
+    def of_sizes(self) -> Iterator[None]:
+        """Within, functions of sizes stay symbolic; all others are what they were."""
+        forms = {"sqrt": torch.sym_sqrt} if self.plain else {"sqrt": torch.sym_sqrt, "log": self._logarithm} | {  # pyright: ignore[reportAttributeAccessIssue]
+            name: self._number_of(function) for name, function in FUNCTIONS.items()
+        }  # fmt: skip
+        kept = {name: getattr(math, name) for name in forms}
+        for name, form in forms.items():
+            setattr(math, name, _where_symbolic(form, kept[name]))
+        try:
+            yield
+        finally:
+            for name, function in kept.items():
+                setattr(math, name, function)
+
+    def _number_of(self, function: Callable[[Tensor], Tensor]) -> Function:
+        def form(x: Number) -> object:
+            self.used = True
+            return function(torch.full((), x, dtype=torch.float64)).item()  # pyright: ignore[reportArgumentType]  # PyTorch declares plain numbers
+
+        return form
+
+    def _logarithm(self, x: Number, base: Number | None = None) -> object:
+        found = self._number_of(_defined(torch.log))(x)
+        return found if base is None else found / math.log(base)  # pyright: ignore[reportOperatorIssue, reportArgumentType]
 
 
-@contextmanager
-def roots_of_sizes() -> Iterator[None]:
-    """Roots of sizes stay symbolic; all others are what they were."""
-    math.sqrt = _sqrt  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        yield
-    finally:
-        math.sqrt = _PYTHONS
+def decides_sizes(graph: fx.Graph) -> bool:
+    """Whether a size of a graph is computed of such a number, which is data to it."""
+    for node in graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            sizes = value.shape if isinstance(value, Tensor) else [value]
+            for each in (each for each in sizes if isinstance(each, torch.SymInt)):
+                if any(symbol_is_type(symbol, UNBACKED) for symbol in each.node.expr.free_symbols):
+                    return True
+    return False
+
+
+def _where_symbolic(form: Function, pythons: Function) -> Function:
+    def function(*args: object) -> object:
+        return (form if any(isinstance(each, torch.SymInt | torch.SymFloat) for each in args) else pythons)(*args)
+
+    return function
+
+
+def _defined(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Of 0 Python has no logarithm: such a call fails."""
+    return lambda x: torch.ops.disc.check_finite(function(x))
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "log2": _defined(torch.log2), "log10": _defined(torch.log10), "log1p": torch.log1p, "exp": torch.exp, "exp2": torch.exp2,
+    "expm1": torch.expm1, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh,
+    "atan": torch.atan, "asinh": torch.asinh, "erf": torch.erf, "lgamma": torch.lgamma,
+}  # fmt: skip

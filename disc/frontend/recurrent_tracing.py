@@ -7,14 +7,15 @@ frames of this backend alone, and as long as they are traced, Dynamo takes recur
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch._C import DispatchKey
 from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
 
+from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 
 aten = torch.ops.aten
@@ -43,21 +44,6 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
     return getattr(innermost, "compiler_fn", innermost) is backend
 
 
-@contextmanager
-def forms() -> Iterator[None]:
+def forms() -> AbstractContextManager[None]:
     """The ops are the forms. What traces holds a lock meanwhile."""
-    kept = {(op, key): op.py_kernels.get(key) for op in FORMS for key in KEYS}
-    _set({(op, key): FORMS[op] for op, key in kept})
-    try:
-        yield
-    finally:
-        _set(kept)
-
-
-def _set(kernels: dict[tuple[torch._ops.OpOverload, DispatchKey], Callable[..., object] | None]) -> None:
-    for (op, key), kernel in kernels.items():
-        if kernel is None:
-            op.py_kernels.pop(key, None)
-        else:
-            op.py_kernels[key] = kernel  # pyright: ignore[reportArgumentType]
-        op._dispatch_cache.clear()
+    return python_kernels({(op, key): form for op, form in FORMS.items() for key in KEYS})

@@ -331,6 +331,17 @@ def _is_remainder(expression: sympy.Basic, number: int) -> bool:
     return isinstance(expression, Mod | PythonMod) and expression.args[1] == number
 
 
+def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
+    """By views; PyTorch's own C++ code reads the sizes as plain integers."""
+    if x.dim() < 3 or downscale_factor < 1:
+        return torch.pixel_unshuffle(x, downscale_factor)
+    *batch, channels, height, width = x.shape
+    blocks = x.reshape(*batch, channels, height // downscale_factor, downscale_factor, width // downscale_factor, downscale_factor)
+    last = x.dim() - 1
+    turned = blocks.permute(*range(last - 1), last, last + 2, last - 1, last + 1)
+    return turned.reshape(*batch, channels * downscale_factor**2, height // downscale_factor, width // downscale_factor)
+
+
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     **PACKED_FORMS,
@@ -350,6 +361,7 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.conv_tbc: conv_tbc,
     F.one_hot: one_hot,
     F.pad: pad,
+    F.pixel_unshuffle: pixel_unshuffle,
     torch.Tensor.take_along_dim: take_along_dim,
     **{original: _transform(original, False) for original in (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.ihfft)},
     **{original: _transform(original, True) for original in (torch.fft.irfft, torch.fft.hfft)},

@@ -16,7 +16,7 @@ import torch
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.op_builder import REDUCED_PRECISION, OpBuilder, Tensor
+from disc.frontend.op_builder import REDUCED_PRECISION, OpBuilder, Tensor, is_integral
 from disc.frontend.rules.elementwise import Operand, as_tensor, operand, promoted
 from disc.frontend.symbols import Shape, to_shape, to_size
 from disc.frontend.torch_mlir import Argument, Kind, Literal, Lowerings, SizeKind, TensorKind, literal
@@ -100,6 +100,8 @@ def plan(call: Call, form: Form) -> Plan | None:
     taken: list[tuple[Operand, torch.dtype | None]] = []
 
     op = form.op or call.op
+    if any(dtype is None or not each.cast for each in _parameters(op, form) if _is_real(call.arguments.get(each.name))):
+        return None  # it would be taken for a size
     arguments = tuple([
         each.fixed or _described(call.arguments.get(each.name, each.default), dtype if each.cast else None, taken, form.moves)
         for each in _parameters(op, form)
@@ -109,6 +111,11 @@ def plan(call: Call, form: Form) -> Plan | None:
     shapes = tuple([to_shape(each.shape) for each in call.results])
     results = tuple([TensorKind(_widened(each.dtype, form), pattern(shape)) for each, shape in zip(call.results, shapes, strict=True)])
     return Plan(Kind(op, arguments, results, isinstance(call.node.meta["val"], list | tuple)), tuple(taken), shapes)
+
+
+def _is_real(value: object) -> bool:
+    """Whether it is a number computed from sizes that is no integer."""
+    return isinstance(value, sympy.Expr) and not is_integral(value)
 
 
 def _described(value: object, to: torch.dtype | None, taken: list[tuple[Operand, torch.dtype | None]], carried: bool) -> Argument:

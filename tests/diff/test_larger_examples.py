@@ -31,6 +31,13 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], tuple[int, .
     "windows": (lambda x: x.unfold(1, 2, 1).sum(-1), (3, 2), (3, 7)),
     "product": (lambda x: x.view(x.shape[0], -1, 2) @ torch.ones(2, 3), (3, 2), (3, 8)),
     "distances": (F.pdist, (2, 3), (5, 3)),
+    "pixels": (lambda x: F.pixel_shuffle(x, 2), (1, 4, 1, 1), (2, 8, 3, 5)),
+    "no pixels": (lambda x: F.pixel_shuffle(x, 2), (1, 4, 2, 1), (0, 4, 3, 5)),
+    "blocks of pixels": (lambda x: F.pixel_unshuffle(x, 2), (1, 1, 2, 2), (3, 2, 4, 6)),
+    "heads": (lambda x: x.view(x.shape[0], -1, 2, 1).transpose(1, 2).reshape(x.shape[0], -1), (2, 2), (3, 10)),
+    "parts of rows": (lambda x: x.view(-1, 2, 4).sum(1), (4, 8), (5, 16)),
+    "parts of rows that are rows": (lambda x: x.view(-1, 2, 4).sum(1), (4, 4), (1, 16)),
+    "groups": (lambda x: x.reshape(x.shape[0], 4, -1, *x.shape[2:]).mean(2), (2, 4, 1, 1), (3, 8, 2, 7)),
     "gates": (lambda x: F.glu(x, 1), (2, 2), (2, 12)),
     "strides": (
         lambda x: F.adaptive_avg_pool2d(_strided(x, 4), 1),

@@ -297,7 +297,7 @@ OVERRIDES: dict[object, Override] = {
     }),
     **overrides(REFUSED, "of dynamic dims", {aten.squeeze.default: squeeze, aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze}),
     **overrides(REFUSED, "of a tensor without dims", {aten.transpose.int: transpose}),
-    **overrides(REFUSED, "of bytes without dims", {aten.full_like.default: full}),
+    **overrides(REFUSED, "of bytes without dims, or a number computed from sizes", {aten.full_like.default: full}),
     **overrides(REFUSED, "no StableHLO lowering", {
         aten.repeat.default: repeat, aten.unbind.int: unbind,
     }),
