@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.frontend.alignment_losses import FORMS as ALIGNMENT_FORMS
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.composites import conv_tbc
 from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
@@ -352,6 +353,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **GROUPED_FORMS,
     **MATRIX_FORMS,
     **SIZED_FORMS,
+    **ALIGNMENT_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,
