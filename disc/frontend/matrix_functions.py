@@ -31,16 +31,14 @@ def _limit(x: Tensor, sizes: Tensor, atol: Tensor | None, rtol: Tensor | None) -
 
 
 def pinv(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
-    if x.is_complex():
-        return NotImplemented
     if hermitian:
         values, vectors = torch.linalg.eigh(x)
-        sizes, left, right = values.abs(), vectors, vectors.transpose(-2, -1)
+        sizes, left, right = values.abs(), vectors, vectors.mH
     else:
         left, values, right = torch.linalg.svd(x, full_matrices=False)
         sizes = values
     kept = torch.where(sizes > _limit(x, sizes, atol, rtol), 1 / values, torch.zeros_like(values))
-    return (right.transpose(-2, -1) * kept.unsqueeze(-2)) @ left.transpose(-2, -1)
+    return (right.mH * kept.unsqueeze(-2)) @ left.mH
 
 
 def matrix_rank(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
@@ -52,9 +50,9 @@ def by_limits(original: Callable[..., Tensor], function: Callable[..., Tensor]) 
     """`function`, with limits that may be numbers; PyTorch's own C++ code decides by the example which of two sizes is the larger."""
 
     def form(A: Tensor, *args: object, atol: object = None, rtol: object = None, hermitian: bool = False, **others: object) -> Tensor:
-        if args or others or A.is_complex() or A.dim() < 2 or not A.is_floating_point():
+        if args or others or A.dim() < 2 or not (A.is_complex() or A.is_floating_point()):
             return original(A, *args, atol=atol, rtol=rtol, hermitian=hermitian, **others)
-        atol, rtol = (torch.tensor(each, dtype=A.dtype) if isinstance(each, int | float) else each for each in (atol, rtol))
+        atol, rtol = (torch.tensor(each, dtype=A.dtype.to_real()) if isinstance(each, int | float) else each for each in (atol, rtol))
         return function(A, atol=atol, rtol=rtol, hermitian=hermitian)
 
     return form
@@ -95,7 +93,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """
     wanted = "gelsy" if driver is None else driver
     known = isinstance(A.shape[-2], int) and isinstance(A.shape[-1], int)
-    if A.is_complex() or wanted not in DRIVERS or (wanted != "gelsy" and not (known and (wanted == "gels" or A.shape[-2] <= A.shape[-1]))):
+    if wanted not in DRIVERS or (wanted != "gelsy" and not (known and (wanted == "gels" or A.shape[-2] <= A.shape[-1]))):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)  # pyright: ignore[reportReturnType]  # which says what is wrong, or is refused
     is_vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and A.shape[:-1] == B.shape)
     right = B.unsqueeze(-1) if is_vector else B
@@ -103,13 +101,22 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     kept = values > values.amax(-1, keepdim=True) * (_default_limit(A) if rcond is None else rcond)
     kept = torch.ones_like(kept) if wanted == "gels" else kept
     inverse = torch.where(kept, 1 / values, torch.zeros_like(values))
-    solution = turned.transpose(-2, -1) @ (inverse.unsqueeze(-1) * (left.transpose(-2, -1) @ right))
+    solution = turned.mH @ (inverse.unsqueeze(-1) * (left.mH @ right))
     residuals = A.new_empty([0])
     if wanted == "gels" and A.shape[-2] > A.shape[-1]:
-        residuals = (A @ solution - right).square().sum(-2)
+        residuals = (A @ solution - right).abs().square().sum(-2)
     rank = kept.sum(-1) if wanted != "gels" else torch.empty([0], dtype=torch.int64)
-    singular = values if wanted in ("gelsd", "gelss") else A.new_empty([0])
+    singular = values if wanted in ("gelsd", "gelss") else values.new_empty([0])
     return LeastSquares(solution.squeeze(-1) if is_vector else solution, residuals, rank, singular)
+
+
+def matrix_exp(x: Tensor) -> Tensor:
+    """exp(A + iB) is U + iV where exp([[A, -B], [B, A]]) is [[U, -V], [V, U]]."""
+    if not x.is_complex():
+        return torch.linalg.matrix_exp(x)
+    re, im = x.real, x.imag
+    whole = torch.linalg.matrix_exp(torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2))
+    return torch.complex(*(part.narrow(-1, 0, x.shape[-1]) for part in (whole[..., : x.shape[-1], :], whole[..., x.shape[-1] :, :])))
 
 
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
@@ -119,6 +126,7 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 FORMS: dict[Callable[..., object], Callable[..., object]] = {
     torch.linalg.lstsq: lstsq,
+    **dict.fromkeys((torch.linalg.matrix_exp, torch.matrix_exp, torch.Tensor.matrix_exp), matrix_exp),
     torch.linalg.pinv: by_limits(torch.linalg.pinv, pinv),
     torch.linalg.matrix_rank: by_limits(torch.linalg.matrix_rank, matrix_rank),
 }
