@@ -52,12 +52,12 @@ def _view(a: Tensor, shape: Sequence[SymbolicSize]) -> Tensor | None:
     sizes = _inferred(a, shape)
     if len(sizes) == a.dim() and all(map(_same, sizes, a.shape)):
         return None
-    dense = utils.is_contiguous_or_false(a)
-    if dense:
-        _match(a.shape, sizes)
-        torch._check(_as_many(a.shape, sizes), lambda: f"Could not reshape a tensor with shape {a.shape} as a tensor with shape {sizes}!")
-    strides = utils.make_contiguous_strides_for(sizes) if dense else _compute_stride(a.shape, a.stride(), sizes, size_oblivious=True)
-    return None if strides is None else a.as_strided(sizes, strides)  # pyright: ignore[reportArgumentType]
+    if not utils.is_contiguous_or_false(a):
+        strides = _compute_stride(a.shape, a.stride(), sizes, size_oblivious=True)
+        return None if strides is None else a.as_strided(sizes, strides)  # pyright: ignore[reportArgumentType]
+    _match(a.shape, sizes)
+    torch._check(_as_many(a.shape, sizes), lambda: f"Could not reshape a tensor with shape {a.shape} as a tensor with shape {sizes}!")
+    return a.as_strided(sizes, utils.make_contiguous_strides_for(sizes))  # pyright: ignore[reportArgumentType]
 
 
 def _reshape(a: Tensor, shape: Sequence[SymbolicSize]) -> Tensor:

@@ -46,7 +46,7 @@ class Functions:
     def _number_of(self, function: Callable[[Tensor], Tensor]) -> Function:
         def form(x: Number) -> object:
             self.used = True
-            return function(torch.full((), x, dtype=torch.float64)).item()  # pyright: ignore[reportArgumentType]  # PyTorch declares plain numbers
+            return function(torch.full((), x, dtype=torch.float64)).item()  # pyright: ignore  # PyTorch declares plain numbers
 
         return form
 

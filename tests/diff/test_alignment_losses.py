@@ -9,6 +9,7 @@ from compiled import Wrapped
 from torch import Tensor
 
 import disc
+from disc.errors import DiscError
 
 SIZES = [(7, 2, 5, 3), (1, 1, 2, 1), (12, 3, 4, 5), (31, 5, 17, 7)]  # time, batch, classes, labels
 
@@ -46,5 +47,5 @@ def test_lengths_are_checked() -> None:
     executable = disc.compile(Wrapped(lambda *call: F.ctc_loss(*call)), example(*SIZES[0]))
     scores, targets, steps, lengths = example(*SIZES[0])
     for wrong in ((scores, targets, steps + 8, lengths), (scores, targets, steps, lengths + 4), (scores, targets, steps, lengths - 9)):
-        with pytest.raises(disc.errors.DiscError, match="must be at most 0"):
+        with pytest.raises(DiscError, match="must be at most 0"):
             executable(*wrong)

@@ -118,6 +118,10 @@ def test_counts() -> None:
     executable = check(
         lambda x: (torch.bincount(x), torch.bincount(x, minlength=5)), *([torch.tensor(x).long()] for x in ([1, 2, 1], [9, 9, 0], [0], []))
     )
+    check(  # at least as many as another tensor has rows
+        lambda x, y: torch.bincount(x, minlength=y.shape[0]).clamp(min=1) + 0 * y.sum(),
+        *([torch.tensor(x).long(), torch.ones(n)] for x, n in (([1, 2, 1], 4), ([9, 0], 3), ([], 2), ([], 0), ([0], 1))),
+    )
     with pytest.raises(ShapeConstraintError, match=r"bincount.*negative.* must be at least 0.*: got -1"):
         executable(torch.tensor([1, -1]))
     check(lambda x, weights: torch.bincount(x, weights), *([torch.tensor(x), torch.randn(len(x))] for x in ([1, 2, 1], [9, 9, 0], [0])))

@@ -98,13 +98,14 @@ def repeat_interleave_self(e: OpBuilder, call: Call) -> Tensor:
 
 def bincount(e: OpBuilder, call: Call) -> Tensor:
     numbers, least = e.convert(call.tensor("self"), INDEX), call.size("minlength")
-    if not isinstance(least, int) or least < 0:
-        raise RuleError(f"a least length of {least}")
+    if not e.non_negative(least):
+        raise RuleError(f"a least length of {least}, which may be negative")
+    shortest = e.size_scalar(least, INDEX)
     past = e.binary("add", e.reduce(numbers, "maximum", FIRST, [0]), number(e, 1))
     nothing = e.compare("eq", e.size_scalar(numbers.shape[0], INDEX), number(e, 0))
-    wanted = e.select(nothing, number(e, least), e.binary("maximum", past, number(e, least)))
+    wanted = e.select(nothing, shortest, e.binary("maximum", past, shortest))
     words = f"{_words(call)} (-1: a number is negative)"
-    size = e.bind(_not_negative(e, wanted, numbers), call.shape[0], words, least=least)
+    size = e.bind(_not_negative(e, wanted, numbers), call.shape[0], words, least=least if isinstance(least, int) else 0)
     weights = call.optional_tensor("weights")
     if weights is not None:
         where = f"{call.node.target} at {line_text(call.node)}"
