@@ -98,6 +98,10 @@ class _Flattening:
             return names.index(named)
         keys = set(node) if isinstance(node, Mapping) else {name for name in self._fields if hasattr(node, name)}
         fitting = [place for place, own in enumerate(self._own) if keys == own]
+        unknown = sorted(str(each) for each in keys if each not in self._fields and each != "class")
+        if unknown:
+            wanted = "; ".join(f"a {name} has {', '.join(sorted(own)) or 'nothing'}" for name, own in zip(names, self._own, strict=True))
+            self._refuse(path, f"it has {unknown[0]!r}; {wanted}")
         if len(fitting) != 1:
             self._refuse(path, f'it is none of {", ".join(names)}, or may be several: name its "class"')
         return fitting[0]
@@ -153,11 +157,13 @@ class _Flattening:
             return self._tensor(slot, value, path)
         if kind == OPTIONAL and value is None:
             return NONE
+        if isinstance(value, np.bool_ | np.integer | np.floating):
+            value = value.item()
         good = {TRUTH: isinstance(value, bool), REAL: isinstance(value, int | float) and not isinstance(value, bool)}.get(
             kind, isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
         )
         if kind == OPTIONAL and good and value < 0:
-            good = False
+            self._refuse(path, f"it is {value}: where it may be None, integers are 0 or more")
         if not good:
             self._refuse(
                 path, f"it is {str(value)[:40]!r}, not {'a bool' if kind == TRUTH else 'a number' if kind == REAL else 'an integer'}"
@@ -169,7 +175,8 @@ class _Flattening:
         torch = sys.modules.get("torch")
         array = value.detach().numpy() if torch is not None and isinstance(value, torch.Tensor) else np.asarray(value)
         if list(array.shape) != table["dims"] or (array.dtype != dtype and not isinstance(value, list)):
-            self._refuse(path, f"it is {array.dtype}{list(array.shape)}, not {dtype}{table['dims']}")
+            found = "None" if value is None else f"{array.dtype}{list(array.shape)}"
+            self._refuse(path, f"it is {found}, not {np.dtype(dtype)}{table['dims']}")
         return array.astype(dtype, copy=False)
 
     def _write_nothing(self, number: int) -> None:

@@ -72,6 +72,8 @@ class _Flattening:
     def _value(self, number: int, name: str, value: object) -> int:
         if value is None:
             return NONE
+        if isinstance(value, np.integer):
+            value = int(value)
         if not isinstance(value, int) or not NONE <= value < 1 << 63:
             self._refuse(number, f"{name} is {str(value)[:40]!r}, not an integer from 0")
         return int(value)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import disc
+from disc.errors import InstanceError
 
 WIDTH = 6
 
@@ -108,3 +109,12 @@ def test_gradients_beside_numbers() -> None:
             into += [weight.grad for weight in model.parameters()]
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_instances_that_failed_teach_nothing(tmp_path: Path) -> None:
+    batched: Any = disc.batched(Weighted())
+    good, bad = _documents(6, 3), Document([Item(torch.randn(WIDTH + 1), 0.5)])
+    with pytest.raises(InstanceError):
+        batched.batch([*good, bad])
+    batched.batch(good)
+    batched.save(tmp_path / "model.disc", good)

@@ -250,6 +250,7 @@ def test_bad_instances(drnn: Saved, instance: Any, error: type[Exception], messa
         (["one"], "words[0][0]: it is 'one', not an integer"),
         ([1.5], "it is '1.5', not an integer"),
         ([True], "not an integer"),
+        ([np.bool_(True)], "not an integer"),
         (3, "not a list"),
     ],
 )

@@ -100,6 +100,20 @@ def lstm(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 COLUMNS, FIELDS = ("word",), ("left", "right")
 
 
+def test_integers_of_numpy(lstm: Saved) -> None:
+    (tree,) = trees(1, 5)
+    expected = eager(lstm.module, [tree])
+
+    def changed(each: Tree) -> Any:
+        if each.is_leaf:
+            return SimpleNamespace(is_leaf=True, word=np.int64(each.word))  # pyright: ignore
+        return SimpleNamespace(is_leaf=False, left=changed(each.left), right=changed(each.right))  # pyright: ignore
+
+    close(lstm.program.batch([changed(tree)])[0], expected[0])
+    with pytest.raises(NodeKindError, match="not an integer"):
+        lstm.program.batch([SimpleNamespace(is_leaf=True, word=torch.tensor(1))])
+
+
 @pytest.mark.parametrize("count", [0, 1, 8, 10, 64])
 def test_tensors_objects_and_mappings(lstm: Saved, count: int) -> None:
     instances = trees(count, count, most=9)

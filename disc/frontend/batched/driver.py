@@ -407,9 +407,9 @@ class Driver:
                     self._own_parts(each, arguments)
             return found
         except NotRegular as refused:
-            refused_effects = refused.effects
-            region.irregular[refused.reason] = region.irregular.get(refused.reason, 0) + 1
+            reason, refused_effects = refused.reason, refused.effects
             if refused.effects and not self._ordered:
+                region.note_irregular(reason)
                 raise NeedsOrder(f"{region.name}: {refused.reason}") from refused
         if refused_effects:
             self._recorder.flush()
@@ -418,6 +418,7 @@ class Driver:
                     self._refuse_change(f"a tensor {list(each.shape)}")
             self._touch()
         found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
+        region.note_irregular(reason)  # that of an instance which fails in PyTorch, too, says nothing of others
         if refused_effects:
             self._check_facts()
         self._own_parts(found, arguments)

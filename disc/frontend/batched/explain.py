@@ -30,7 +30,8 @@ def _lines(model: Model) -> Iterator[str]:
             yield f"  {_kind_text(kind)}"
         for reason, times in region.irregular.items():
             yield f"  {region.name} ({region.file}:{region.line}): ran {counted(times, 'time')} in PyTorch: {reason}"
-    yield "in Python:"
+    if counts.in_python or any(each.refusal is not None for each in model.functions()):
+        yield "in Python:"
     for function in model.functions():
         if function.refusal is not None:
             line = function.refusal.line or function.original.__code__.co_firstlineno

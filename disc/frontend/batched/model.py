@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar
@@ -120,14 +120,21 @@ class Model:
         return found if found is not None else self._learning(arguments)
 
     def _learning(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
-        """As `_run`; instances that showed something are kept."""
+        """As `_run`; instances that showed something are kept, but for those that failed."""
         known = (Seen.changes, Kind.made)
+        failed: Collection[int] = range(len(arguments))
         try:
-            return self._run(arguments)
+            results = self._run(arguments)
+            failed = ()
+            return results
+        except InstanceError as error:
+            failed = error.failures
+            raise
         finally:
             self._settled = known == (Seen.changes, Kind.made)
             if not self._settled:
-                self._examples = [*self._examples, *(each[-1] for each in arguments)][-EXAMPLES:]
+                good = [each[-1] for number, each in enumerate(arguments) if number not in failed]
+                self._examples = [*self._examples, *good][-EXAMPLES:]
 
     def _run(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
         """The results by the model's rewritten code. Raises InstanceError."""
@@ -363,6 +370,8 @@ class Model:
         """Why the skeleton is not interpreted; None where it is."""
         if not self.techniques.native_skeleton:
             return "it is left out"
+        if not self._interpreter.runs and not self._settled and self._examples and self.why_not_native() is None:
+            return "the last batch still showed more of the code"
         return self.why_not_native() or self._interpreter.reason
 
     @property

@@ -48,17 +48,17 @@ class Recorder(_ral.Tape):
 
     def record(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Records a call of the region. Raises NotRegular."""
-        given_arguments, arguments = arguments, region.with_tensors(arguments)
+        numbers, arguments = arguments, region.with_tensors(arguments)
         rows: list[object] = []
         values: list[int] = []
         key = region.describe(arguments, rows, values)
         kind = region.kinds.get(key)
         if kind is None:
-            kind = self._new_kind(region, arguments, rows, values) if not region.has_varied(arguments) else None
-            if kind is not None and region.numbers and not _is_alike(kind, region, given_arguments):
-                region.numbers = kind = None
+            if region.has_varied(arguments):
+                return self.record(region, numbers)
+            kind = self._new_kind(region, arguments, numbers, rows, values)
             if kind is None:
-                return self.record(region, given_arguments)
+                return self.record(region, numbers)
             region.kinds[key] = kind
         if self._techniques.native_recorder:
             region.learn(arguments, kind)
@@ -66,15 +66,35 @@ class Recorder(_ral.Tape):
         return kind.outputs(self.note(kind, given, values).results, given, arguments)
 
     @staticmethod
-    def _new_kind(region: Region, arguments: tuple[object, ...], rows: list[object], values: list[int]) -> Kind | None:
-        """None where the region can be a block only with its numbers as constants, which it has from then on."""
+    def _new_kind(
+        region: Region, arguments: tuple[object, ...], numbers: tuple[object, ...], rows: Sequence[object], values: Sequence[int]
+    ) -> Kind | None:
+        """None where the region can be a block only with its numbers as constants, which it has from then on: what computes with a tensor
+        in the place of a number may give another dtype, or fail. numbers: the arguments with these. Raises NotRegular."""
+        kind = failed = None
         try:
             kind = make_kind(region, arguments, rows, len(values))
+        except NotRegular as error:
+            failed = error
+        if kind is not None and not region.numbers:
+            return kind
+        if failed is not None and not region.numbers and not values:
+            raise failed
+        found = region.indices, region.numbers
+        if failed is not None:
+            region.indices = frozenset()
+        region.numbers = None
+        try:
+            plain_rows: list[object] = []
+            plain_values: list[int] = []
+            region.describe(numbers, plain_rows, plain_values)
+            plain = make_kind(region, numbers, plain_rows, len(plain_values))
         except NotRegular:
-            if not values and not region.numbers:
-                raise
-            region.indices, region.numbers = frozenset(), None
+            region.indices, region.numbers = found
+            raise
+        if kind is None or plain.results != kind.results:
             return None
+        region.indices, region.numbers = found
         return kind
 
     def _row(self, value: object) -> Row:
@@ -342,14 +362,6 @@ def _nothing(row: Row) -> None:
 def _failed(launch: Launch) -> Exception | None:
     """Why a row that it reads could not be computed."""
     return next((row.launch.error for row in launch.rows if row.launch is not None and row.launch.error is not None), None)
-
-
-def _is_alike(kind: Kind, region: Region, arguments: tuple[object, ...]) -> bool:
-    """Whether the block with floats as tensors gives what it gives with them as numbers: two tensors without dims meet in f64."""
-    rows: list[object] = []
-    values: list[int] = []
-    region.describe(arguments, rows, values)
-    return make_kind(region, arguments, rows, len(values)).results == kind.results
 
 
 def compiled_kinds(region: Region) -> int:

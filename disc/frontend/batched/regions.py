@@ -154,6 +154,9 @@ class Region(_ral.Site):
         if max(self.indices, default=0) < INDICES and not self.numbers:
             _ral.learn_call(self, Row, arguments, kind, sum(1 << place for place in self.indices), _is_named_by_identity)
 
+    def note_irregular(self, reason: str) -> None:
+        self.irregular[reason] = self.irregular.get(reason, 0) + 1
+
     def forget(self) -> None:
         """Drops its kinds."""
         self.kinds.clear()

@@ -24,7 +24,8 @@ STORED = {name for name in STORAGE if name != "bf16"}  # what tables of NumPy ha
 
 
 def save_model(model: Model, path: str | os.PathLike[str], examples: Sequence[object] = ()) -> None:
-    """Writes the artifact. examples: instances that ran. Raises SaveError, which names the line that needs Python; OutputError."""
+    """Writes the artifact. examples: instances that ran; those of earlier batches count, too, unless no tensors can say what they
+    are beside these. Raises SaveError, which names the line that needs Python; OutputError."""
     found = model.recursion_to_save()
     if not isinstance(found, Recursion):
         known = [*examples, *model.examples]
@@ -33,7 +34,12 @@ def save_model(model: Model, path: str | os.PathLike[str], examples: Sequence[ob
             raise SaveError(f"the model cannot be saved: {why}")
         if not known:
             raise _not_yet(model.root, found)
-        save_skeleton(model, path, known)
+        try:
+            save_skeleton(model, path, known)
+        except SaveError:
+            if not examples or len(known) == len(examples):
+                raise
+            save_skeleton(model, path, examples)
         return
     blocks = [each.contents() for each in found.executables]
     manifest = _manifest(found, blocks, model.root)

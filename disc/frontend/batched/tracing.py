@@ -18,6 +18,7 @@ from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS
+from disc.frontend.export_errors import quiet
 
 STREAM = 4e4  # bytes of weights that a launch reads in a microsecond
 
@@ -211,7 +212,7 @@ def _traced(
         arguments = filled([*inputs, *numbers])
         _tracing.active = True
         try:
-            with watch, Indexing():
+            with quiet(), watch, Indexing():
                 found = code(*arguments)
         except NotRegular:
             raise

@@ -18,6 +18,11 @@ nb::object attribute(PyObject* object, const nb::object& name) {
 
 std::string text(const nb::object& name) { return nb::str(name).c_str(); }
 
+// Integers of NumPy, too. A tensor without dims is none, nor is a bool, which indexes otherwise.
+bool is_integral(const nb::object& value) {
+  return !PyBool_Check(value.ptr()) && nb::isinstance(value, nb::module_::import_("numbers").attr("Integral"));
+}
+
 class Walk {
  public:
   Walk(const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds, size_t fields, size_t columns, TypeCheck& check)
@@ -110,8 +115,12 @@ class Walk {
   }
 
   int64_t integer(const Frame& frame, const nb::object& name) {
-    const nb::object value = attribute(frame.object, name);
-    if (!PyLong_CheckExact(value.ptr())) fail(frame, name, std::string("it is a ") + Py_TYPE(value.ptr())->tp_name + ", not an integer");
+    nb::object value = attribute(frame.object, name);
+    if (!PyLong_CheckExact(value.ptr())) {
+      if (!is_integral(value)) fail(frame, name, std::string("it is a ") + Py_TYPE(value.ptr())->tp_name + ", not an integer");
+      value = nb::steal(PyNumber_Index(value.ptr()));
+      if (!value.ptr()) nb::raise_python_error();
+    }
     int overflow = 0;
     const int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
     if (overflow) fail(frame, name, "it does not fit 64 bits");
