@@ -90,6 +90,13 @@ def build_disc_limited(bench: Workbench, inputs: int) -> Peer:
     return _compiled(f"disc-f{inputs}", bench, bench.dtype.disc)
 
 
+def build_disc_recomputing(bench: Workbench) -> Peer:
+    """Half of what a step of training keeps for its backward pass; the rest is computed again."""
+    if not isinstance(bench.model, TrainingStep):
+        raise TypeError("only steps of training keep anything")
+    return _trained("disc-recomputing", bench, bench.model, "disc", {"threads": bench.threads, "cache": False, "memory": 0.5})
+
+
 def build_disc_f32(bench: Workbench) -> Peer:
     """What disc's 16 bits are judged by."""
     return _compiled("disc-fp32", bench, "f32")
@@ -381,6 +388,7 @@ VARIANTS: dict[str, Variant] = {
     "disc": Variant(build_disc, "disc.compile, or disc.batched of instances, with the run's dtype and threads, without the compile cache"),
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
+    "disc-recomputing": Variant(build_disc_recomputing, "a step of training by disc with options={'memory': 0.5}"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "disc-lazy": Variant(build_disc_lazy, "the PyTorch code under disc.lazy, recorded in every call, without the compile cache"),
     "torch-lazy": Variant(build_torch_lazy, "PyTorch's lazy tensors (torch._lazy, TorchScript), one mark_step a call, its result read"),

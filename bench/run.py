@@ -34,7 +34,7 @@ from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of, 
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
-    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "eager", "inductor/plain"),
+    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "disc-recomputing", "eager", "inductor/plain"),
     "lazy": ("disc-lazy", "eager", "torch-lazy"),
     "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
     "fusion": tuple(f"disc-f{count}" for count in MOST_INPUTS), "forms": ("disc-onnx",), "stream": (),

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import sympy
 import torch
+import torch._functorch.config as partition_settings
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -77,11 +79,13 @@ class Statistics:
 @dataclass(frozen=True)
 class Settings:
     """The options of `torch.compile(options=...)`. strict: an error of ours is raised instead of running the part in PyTorch. targets: of
-    the device where the tensors lie, or those asked for, which must be of it; () before that is known."""
+    the device where the tensors lie, or those asked for, which must be of it; () before that is known. memory: a share of what is kept for
+    a backward pass where time alone counts."""
 
     options: Options = field(default_factory=Options)
     strict: bool = False
     targets: tuple[str, ...] = ()
+    memory: float = 1.0
 
 
 _statistics = Statistics()
@@ -114,7 +118,8 @@ def backend(
 
     options: fields of `disc.Options` that make sense here (threads, dtype, cache, random, tf32, graphs); target, as of `disc.compile`
     (default: that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in
-    PyTorch. mode: ignored, with a warning; there is one way to compile.
+    PyTorch; memory (default 1): which share may be kept for a backward pass of what makes it fastest, the rest is computed again. mode:
+    ignored, with a warning; there is one way to compile.
 
     Raises: DiscError for options that are not there.
     """
@@ -154,21 +159,26 @@ def with_autograd(settings: Settings) -> Callable[[fx.GraphModule, list[object]]
 
     eager = settings.options.random == "eager"
     return aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler, partition_fn=_partition,
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler,
+        partition_fn=partial(_partition, memory=settings.memory),
         decompositions=training_table(eager_random=eager),
     )  # fmt: skip
 
 
-def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
+def _partition(
+    joint: fx.GraphModule, inputs: Sequence[object], *, memory: float = 1.0, **options: object
+) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
     above all, is computed again. What was drawn is kept for the backward pass, which would draw anew. Loops are found before: a value
-    of all iterations is then one tensor."""
+    of all iterations is then one tensor. memory: a share of what that keeps; what has the least arithmetic for its bytes is computed again
+    (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", chosen as a knapsack)."""
     roll_loops(joint)
     for node in joint.graph.nodes:
         if node.op == "call_function" and is_random(node.target):
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return min_cut_rematerialization_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
+    with partition_settings.patch(activation_memory_budget=memory):
+        return min_cut_rematerialization_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
 
 
 def targets_of(values: Iterable[object]) -> tuple[str, ...]:
@@ -179,7 +189,7 @@ def targets_of(values: Iterable[object]) -> tuple[str, ...]:
 
 
 OPTIONS = ("threads", "dtype", "cache", "random", "tf32", "graphs")
-WORDS = (*OPTIONS, "target", "strict")
+WORDS = (*OPTIONS, "target", "strict", "memory")
 
 
 def checked_settings(given: Mapping[str, object]) -> Settings:
@@ -198,7 +208,14 @@ def checked_settings(given: Mapping[str, object]) -> Settings:
     names = () if asked is None else (asked,) if isinstance(asked, str) else tuple(cast("Sequence[str]", asked))
     if names:
         select_targets(names)
-    return Settings(dataclasses.replace(Options(), **fields), bool(given.get("strict", False)), names)  # pyright: ignore[reportArgumentType]
+    options = dataclasses.replace(Options(), **fields)  # pyright: ignore[reportArgumentType]
+    return Settings(options, bool(given.get("strict", False)), names, _share(given.get("memory", 1.0)))
+
+
+def _share(memory: object) -> float:
+    if isinstance(memory, bool) or not isinstance(memory, int | float) or not 0 <= memory <= 1:
+        raise DiscError(f"torch.compile(options=...): memory is a share of what is kept for a backward pass, from 0 to 1, not {memory!r}")
+    return float(memory)
 
 
 def _checked_targets(asked: tuple[str, ...], here: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from training_models import TRAININGS
 
 from disc import Executable
+from disc.errors import DiscError
 from disc.frontend import dynamo, registered
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -21,7 +23,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.long) if TRAININGS[name].long else name
 
 
-def trained(model: nn.Module, forward: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+def trained(model: nn.Module, forward: Callable[..., torch.Tensor], batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
     """The loss and the gradients of each step, then the weights and buffers."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     seen: list[torch.Tensor] = []
@@ -73,7 +75,7 @@ def test_an_optimizer_is_one_graph(kind: type[torch.optim.SGD | torch.optim.Adam
     Compared with what Dynamo writes of a step, run by PyTorch: that has the number of steps as an f32 tensor, and 1 - 0.999 ** step loses four
     digits which the eager step, in Python's floats, keeps.
     """
-    settings = {"lr": 0.05, "weight_decay": 0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {})}
+    settings: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {})}
     models = [nn.Linear(7, 5), nn.Linear(7, 5)]
     models[1].load_state_dict(models[0].state_dict())
     ours, eager = (kind(model.parameters(), **settings) for model in models)
@@ -88,3 +90,30 @@ def test_an_optimizer_is_one_graph(kind: type[torch.optim.SGD | torch.optim.Adam
         eager_step()
         torch.testing.assert_close(list(models[0].parameters()), list(models[1].parameters()), rtol=1e-5, atol=1e-6)
     assert len(executables) <= 2 and not dynamo.statistics().eager
+
+
+def kept_bytes(model: nn.Module, x: torch.Tensor, memory: float) -> tuple[int, list[torch.Tensor]]:
+    """What a compiled step keeps for its backward pass beside weights and inputs, and the gradients."""
+    torch._dynamo.reset()
+    options: dict[str, Any] = {"strict": True, "memory": memory}
+    compiled = torch.compile(model, backend="disc", dynamic=True, options=options)
+    own, kept = {x.data_ptr(), *(p.data_ptr() for p in model.parameters())}, dict[int, int]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.setdefault(tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = compiled(x)
+    return sum(size for place, size in kept.items() if place not in own), list(torch.autograd.grad(result.sum(), list(model.parameters())))
+
+
+def test_less_is_kept_where_memory_is_short() -> None:
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(24, 24), nn.LayerNorm(24), nn.GELU())))
+    x = torch.randn(37, 24)
+    whole, expected = kept_bytes(model, x, 1.0)
+    half, gradients = kept_bytes(model, x, 0.5)
+    assert 0 < half <= 0.7 * whole
+    torch.testing.assert_close(gradients, expected)
+    with pytest.raises(DiscError, match=r"memory is a share .* not 2"):
+        dynamo.checked_settings({"memory": 2})
