@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_check
 import numpy as np
 import pytest
+from gpu_parts.job import Job
 
 TOOLS = Path(__file__).parents[2] / "tools"
 SMALL = ("--programs", "groups", "--recorded", "--models", "--timed", "add-one", "--big", "--tiny")
@@ -73,6 +75,15 @@ def test_all_parts(library: Path, tmp_path: Path) -> None:
     assert "on an SM at a time" in (tmp_path / "explain.txt").read_text()
     files = [each for each in tmp_path.iterdir() if each.is_file()]
     assert len(files) <= 8, files
+
+
+def test_a_part_is_ended_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of what it does: wrong on a GPU; on the stand-in, which is slow, left out."""
+    monkeypatch.setattr(gpu_check, "SPARE", 0)
+    for fake, rest in (("", 0), ("libcuda.so.1", 1)):
+        rows, wrong = gpu_check.start_part("kernels", Job(tmp_path, tmp_path, fake, (), 0.01), tmp_path / "log")
+        assert [each.name for each in rows] == ["left out"] * rest
+        assert wrong == ["kernels: was stopped after 0 s"] * (1 - rest)
 
 
 def test_nothing_to_check_with(tmp_path: Path) -> None:

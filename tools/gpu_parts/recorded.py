@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,10 @@ def prepare_kernels(folder: Path, wanted: Mapping[str, Sequence[str]], architect
     """Writes the listing of launches, the arrays of each program and the code of all versions. wanted: names by "program" and "model".
     Returns how many launches there are."""
     cases, versions, about = list[dict[str, Any]](), dict[str, Any](), dict[str, Any]()
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "DISC_CACHE": "0"}
-    for kind, names in wanted.items():
-        for name in names:
-            file = folder / "recorded"
-            command = [sys.executable, str(ROOT / "tools" / "gpu_prepare.py"), "--record", kind, name, str(file)]
-            subprocess.run(command, check=True, env=environment)
-            arrays, about[name], found, kernels = pickle.loads(file.read_bytes())  # that this file wrote just now
-            file.unlink()
+    named = [(kind, name) for kind, names in wanted.items() for name in names]
+    with ThreadPool(os.cpu_count()) as processes:
+        for (_, name), recorded in zip(named, processes.imap(lambda each: _recorded(folder, *each), named), strict=True):
+            arrays, about[name], found, kernels = recorded
             np.savez_compressed(folder / f"{name}.npz", **arrays)
             cases += found
             versions |= kernels
@@ -120,6 +117,16 @@ def prepare_kernels(folder: Path, wanted: Mapping[str, Sequence[str]], architect
     kernels = assembled(folder, versions, architectures, texts)
     (folder / "cases.json").write_text(json.dumps({"cases": cases, "kernels": kernels, "arrays": about}))
     return len(cases)
+
+
+def _recorded(folder: Path, kind: str, name: str) -> tuple[Any, Any, Any, Any]:
+    """What `record` writes, by a process of its own."""
+    file = folder / f"recorded-{kind}-{name}"
+    command = [sys.executable, str(ROOT / "tools" / "gpu_prepare.py"), "--record", kind, name, str(file)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "DISC_CACHE": "0"})
+    found = pickle.loads(file.read_bytes())  # that this process had written just now
+    file.unlink()
+    return found
 
 
 def assembled(folder: Path, versions: Mapping[str, Any], architectures: Sequence[int], texts: Texts) -> dict[str, Any]:
