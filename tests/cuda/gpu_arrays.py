@@ -54,11 +54,11 @@ _contexts: list[c_void_p] = []
 _driver: list[ctypes.CDLL] = []
 
 
-def start(library: str) -> ctypes.CDLL:
-    """The stand-in with two GPUs. The runtime finds the library that is loaded already."""
+def start(library: str, memory: int = MEMORY) -> ctypes.CDLL:
+    """The stand-in with two GPUs of so many bytes. The runtime finds the library that is loaded already."""
     driver = ctypes.CDLL(library)
     driver.fake_get_counts.restype = Counts
-    driver.fake_configure(2, 90, 13000, c_int64(MEMORY))
+    driver.fake_configure(2, 90, 13000, c_int64(memory))
     driver.cuInit(0)
     _driver.append(driver)
     for number in range(2):

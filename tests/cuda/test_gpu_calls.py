@@ -53,3 +53,24 @@ def test_arrays_on_gpus(library: Path) -> None:
 def test_models_on_gpus(library: Path, names: str) -> None:
     """Compiled, loaded and called, with every launch executed: results are eager's, and nothing is left behind."""
     assert [line.split()[0] for line in _run("gpu_models.py", library, *names.split()).splitlines()] == names.split()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file for a CPU and for GPUs of two generations."""
+    path = tmp_path_factory.mktemp("program") / "add.disc"
+    _run("gpu_errors.py", "make", path)
+    return path
+
+
+@pytest.mark.parametrize("case", ["no_driver", "too_old", "no_gpu", "other_gpu", "present"])
+def test_errors(library: Path, program: Path, case: str) -> None:
+    """What may be amiss with a machine, a call and its tensors has an error of its own; elsewhere the CPU's program runs."""
+    assert _run("gpu_errors.py", case, program, library) == "passed\n"
+
+
+def test_another_processor() -> None:
+    """Python says so; so does the build, before a compiler does."""
+    lie = "import os, types; os.uname = lambda: types.SimpleNamespace(machine='aarch64'); import disc"
+    found = subprocess.run([sys.executable, "-c", lie], capture_output=True, text=True, check=False)
+    assert "TargetError: disc's runtime is for x86-64 CPUs, alone or beside NVIDIA GPUs; this machine's is aarch64" in found.stderr

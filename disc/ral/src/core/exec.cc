@@ -163,7 +163,7 @@ Status ral_exec::enter(void* stream) {
   ral::Fault fault;
   stream_->finish(failure(), &fault);  // the device may still be at it, also when the entry failed
   if (fault.check >= 0) fail(fault.check, fault.index, fault.size);
-  if (on_gpu_ && status_.code == RAL_ERROR_DEVICE) name_inputs();
+  if (on_gpu_ && (status_.code == RAL_ERROR_DEVICE || status_.code == RAL_ERROR_MEMORY)) name_inputs();
   if (!status_.ok()) return status_;
   if (failed) return error(RAL_ERROR_INTERNAL, "the generated entry failed without a reason (compiler bug)");
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -199,7 +199,7 @@ void* ral_exec::alloc(int64_t bytes) {
     return nullptr;
   }
   void* block = stream_->allocate(bytes, failure());
-  if (!block) record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for these shapes");
+  if (!block) record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes" + where() + " for these shapes");
   return block;
 }
 
@@ -292,7 +292,8 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   ral::Device& device = staged_ ? *ral::device_at(RAL_CPU, 0) : *program_.device;
   auto* own_dims = static_cast<int64_t*>(device.acquire(*stream_, head, bytes, &data, &capacity));
   if (!own_dims)
-    return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
+    return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes" + (staged_ ? "" : where()) + " for " +
+                                       ral::dims_text(dims, info.rank));
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
   own_dims[2 * rank] = capacity;

@@ -81,6 +81,7 @@ struct ral_exec {
   ral::Status stage_output(size_t index);
   bool return_results();
   void name_inputs();
+  std::string where() const { return on_gpu_ ? " on " + program_.device->text() : std::string(); }
   // Of library functions (library.cc), which run on the CPU: whose memory and threads they have.
   ral::Stream* here() const { return on_gpu_ ? host_stream_.get() : stream_.get(); }
   bool run_library(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);

@@ -73,7 +73,7 @@ bool ral_exec::return_results() {
   return true;
 }
 
-// Says with which sizes a device failed.
+// Says with which sizes a device failed, or had no memory.
 void ral_exec::name_inputs() {
   std::string text;
   for (size_t i = 0; i < inputs_.size(); ++i) {
