@@ -22,7 +22,8 @@ from gpu_parts.stand_in import write_texts  # noqa: E402
 
 MOST = 40 << 20  # bytes of the folder
 PROGRAMS = (
-    "layer rows long_rows sums long_sums products convolutions attention few_queries schedules some_elementwise scans scatters sorts groups"
+    "layer rows long_rows sums long_sums products convolutions attention few_queries schedules some_elementwise "
+    "scans scatters sorts groups segments"
 )
 RECORDED = "mlp albert bert gpt2 llama t5-encoder vit resnet convnext"
 MODELS = "mlp mlp:tf32 bert bert:bf16 gpt2 llama:bf16 t5-encoder deberta vit resnet convnext"

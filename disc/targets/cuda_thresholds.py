@@ -146,4 +146,5 @@ KERNELS = GpuThresholds(
     ranks=(32, 64, 4),  # chosen: 16 comparisons of a thread; with 32 of 64-bit positions, code for sm_80 spilled
     search=(256, 4),  # chosen: two searches of a thread, whose loads overlap
     grouped=(32, 64, 32, 4),  # chosen: groups of few rows waste at most 31 rows of a block
+    segments=(8, 128, 4),  # chosen: 8 loads of a thread under way, and the programs of a batch of 8 at widths of 768 are 48
 )

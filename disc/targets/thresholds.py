@@ -401,7 +401,7 @@ class GpuThresholds:
     bits. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by side. scatter: updates that a program
     looks through at once, warps, programs among which what is updated is dealt out, at most. ranks: elements of a program that sorts or
     counts, those that they are compared with at once, warps. search: values of a program, warps. grouped: rows, columns, steps of k and
-    warps of a block of a product of groups.
+    warps of a block of a product of groups. segments: rows of a segment that are loaded at once, columns of a program, warps.
     """
 
     loop: tuple[int, int]
@@ -419,3 +419,4 @@ class GpuThresholds:
     ranks: tuple[int, int, int]
     search: tuple[int, int]
     grouped: tuple[int, int, int, int]
+    segments: tuple[int, int, int]

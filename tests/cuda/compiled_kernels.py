@@ -21,9 +21,10 @@ from typing import NamedTuple
 import torch
 import triton
 from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Rows, Sums, every_leaf
-from library_models import GROUPS, Scans, Scatters, Sorts
+from library_models import GROUPS, Pools, Scans, Scatters, Sorts
 from torch import nn
 
+import disc
 from disc.codegen.cuda.assemble import assemble, tool_facts
 from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
@@ -100,6 +101,7 @@ def library(name: str) -> list[DeviceKernel]:
             Fused.of_model(Scans(), Scans.example(), Scans.dims(), target=name),
             Fused.of_model(scatters, scatters.example(), scatters.dims(), target=name),
             Fused.of_model(Sorts(), Sorts.example(), Sorts.dims(), target=name),
+            Fused.of_model(Pools(), Pools.example(), Pools.dims(), target=name, options=disc.Options(packed=True, cache=False)),
             Fused.of_text(GROUPS.format(element="bf16"), Path(folder), target=name),
         ]
     return [kernel for program in programs for kernel in program.kernels if kernel.kind == "library"]

@@ -14,6 +14,7 @@ from disc.api import compile_state, open_session
 from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.plans import KINDS, ProductPlan, product_plan
 from disc.codegen.fusions import read_functions, read_fusions
+from disc.codegen.packed import packed_refusal
 from disc.codegen.plan.text import Plan, read_plan
 from disc.config import Options
 from disc.frontend.imported import Imported
@@ -22,6 +23,7 @@ from disc.ir.dialect import make_context
 from disc.ir.graph import Snapshot
 from disc.ir.passes import run_passes
 from disc.ir.stages import load_env
+from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import fusion_passes, to_named
 from disc.speculation.block_families import ANY_PRODUCT
 from disc.speculation.block_schedules import BlockSchedule
@@ -57,6 +59,9 @@ class Fused:
         session = open_session(target, options or Options(cache=False))
         state = compile_state(imported.weights, session)
         run_passes(imported.module, to_named(session.options.dtype), state)
+        if session.options.packed:
+            run_passes(imported.module, [PackSequences()], state)
+            assert packed_refusal(imported.module) is None, packed_refusal(imported.module)
         run_passes(imported.module, fusion_passes(session.tree, "cuda"), state)
         self.module, self.weights, self.target = imported.module, imported.weights, session.targets[0]
         env = load_env(self.module)

@@ -72,6 +72,22 @@ class Sorts(nn.Module):
         return {0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC}
 
 
+class Pools(nn.Module):
+    """What a packed program pools over the tokens of a sequence, of several types and ranks."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = (x * 8).to(torch.int64)
+        return (x * 2).sum(1), x.amax(1), x.bfloat16().mean(1), whole.sum(1), x.unflatten(2, (10, -1)).sum(1)
+
+    @staticmethod
+    def example() -> tuple[torch.Tensor, ...]:
+        return (torch.randn(5, 6, 140),)
+
+    @staticmethod
+    def dims() -> Any:
+        return ({0: DYNAMIC, 1: DYNAMIC},)
+
+
 GROUPS = """func.func @main(%rows: tensor<?x20x{element}>, %matrices: tensor<3x20x70x{element}>, %ends: tensor<3xi32>) -> tensor<?x70x{element}> {{
   %size = "stablehlo.get_dimension_size"(%rows) {{dimension = 0 : i64}} : (tensor<?x20x{element}>) -> tensor<i32>
   %0 = stablehlo.reshape %size : (tensor<i32>) -> tensor<1xi32>

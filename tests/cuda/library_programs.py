@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from device_oracle import Checked
-from library_models import GROUPS, Scans, Scatters, Sorts
+from library_models import GROUPS, Pools, Scans, Scatters, Sorts
 
+from disc.config import Options
 from disc.ir.bf16 import round_to_bf16
 
 
@@ -83,6 +84,17 @@ def groups() -> Iterator[int]:
             yield program.check([x, matrices, np.array(ends, np.int32)], 1e-4)
 
 
+def segments() -> Iterator[int]:
+    """Sequences of one token, of a block of rows and of a little more, and none at all."""
+    program = Checked.of_model(Pools(), Pools.example(), Pools.dims(), options=Options(packed=True, cache=False))
+    random = np.random.default_rng(0)
+    for lengths in ((), (1,), (8, 1, 9, 17)):
+        tokens, ends = sum(lengths), np.cumsum(lengths, dtype=np.int64)
+        x = random.normal(size=(1, tokens, 140)).astype("f4")
+        bounds = [ends - np.array(lengths, np.int64), ends]
+        yield program.check([x, *(np.repeat(each, lengths) for each in bounds), *bounds], 1e-5)
+
+
 PROGRAMS = {
-    "scans": scans, "scatters": scatters, "sorts": sorts, "groups": groups, "long_scans": long_scans, "long_scatters": long_scatters, "long_sorts": long_sorts,
+    "scans": scans, "scatters": scatters, "sorts": sorts, "groups": groups, "segments": segments, "long_scans": long_scans, "long_scatters": long_scatters, "long_sorts": long_sorts,
 }  # fmt: skip

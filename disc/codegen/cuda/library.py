@@ -1,4 +1,4 @@
-"""Kernels of fusions of kind "library" that a GPU has: scans, scatters, sorting and its kin, grouped products. Each is one launch."""
+"""Kernels of fusions of kind "library" that a GPU has: scans, scatters, sorting and its kin, products and sums of groups."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from disc.codegen.cuda.kernel import DeviceVersion
 from disc.codegen.cuda.ranks import COUNT, SEARCH, SORTS, TOPK, rank_extents, rank_versions
 from disc.codegen.cuda.scans import SCAN, scan_extents, scan_versions
 from disc.codegen.cuda.scatters import SCATTER, scatter_extents, scatter_versions
+from disc.codegen.cuda.segments import SEGMENTS, segment_extents, segment_versions
 from disc.codegen.plan.fusion import Fusion
 from disc.ir.graph import Node
 from disc.ir.op_table import LIBRARY, SEQUENTIAL
 from disc.shapes import Dim
 
-OPS = frozenset((SCAN, SCATTER, *SORTS, SEARCH, COUNT, GROUPED))
+OPS = frozenset((SCAN, SCATTER, *SORTS, SEARCH, COUNT, GROUPED, SEGMENTS))
 
 
 def library_op(fusion: Fusion) -> Node:
@@ -28,6 +29,8 @@ def library_extents(fusion: Fusion) -> tuple[Dim, ...]:
         return scan_extents(fusion)
     if node.op == SCATTER:
         return scatter_extents(fusion)
+    if node.op == SEGMENTS:
+        return segment_extents(fusion, node)
     return grouped_extents(node) if node.op == GROUPED else rank_extents(fusion, node)
 
 
@@ -40,6 +43,8 @@ def library_versions(fusion: Fusion, symbols: tuple[str, ...], precision: str) -
         return scatter_versions(fusion, symbols)
     if node.op == GROUPED:
         return grouped_versions(fusion, node, symbols, precision)
+    if node.op == SEGMENTS:
+        return segment_versions(fusion, node, symbols)
     return rank_versions(fusion, node, symbols)
 
 

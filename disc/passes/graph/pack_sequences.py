@@ -29,7 +29,7 @@ from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import element_type, erase_dead, make_reshape, make_splat
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.passes.graph.token_rules import Findings, Kind, NotPacked, Number, Tokens, named
+from disc.passes.graph.token_rules import Findings, Kind, NotPacked, Number, Tokens
 from disc.shapes import Condition, Dim, parse_condition
 
 NAMES = ("first", "past", "starts", "ends")  # the further inputs, in order, with "sequence_" before them
@@ -48,10 +48,6 @@ class PackSequences(Pass):
             snapshot = Snapshot(env)
             body = snapshot.block(main_block(module))
             found = tokens.run(body)
-            if found.segments and any(target.device != "cpu" for target in state.targets):
-                raise NotPacked(
-                    f"{named(next(iter(found.segments)))}: there is no kernel for GPUs that reduces over each sequence's tokens"
-                )
         except NotPacked as reason:
             module.operation.attributes["disc.packed_refusal"] = ir.StringAttr.get(str(reason))
             return
