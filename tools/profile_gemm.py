@@ -31,8 +31,8 @@ import numpy.typing as npt
 from bench.machine import describe
 from disc.api import compile_with_tree
 from disc.speculation.bench import on_this_machine
-from disc.speculation.block_fit import fit_to_model
-from disc.speculation.block_trees import tree_file
+from disc.speculation.block_fit import fit_attention, fit_to_model
+from disc.speculation.block_trees import ATTENTION, tree_file
 from disc.speculation.fit import LEAVES, fit, least_certain
 from disc.speculation.policy import ruled_points
 from disc.speculation.records import Record, read_record, read_records
@@ -87,9 +87,12 @@ def _fit_to_model() -> None:
     """Writes the trees of all kinds of GPUs, and prints how good their choices are by the model that they are fitted to."""
     for gpu in GPUS:
         fitted = fit_to_model(gpu)
-        record = {kind: each.tree.to_record() for kind, each in fitted.items()}
+        record: dict[str, object] = {kind: each.tree.to_record() for kind, each in fitted.items()}
+        attention = {f"{kind} {head}": fit_attention(gpu, kind, head) for kind, head in ATTENTION}
+        record["attention"] = {name: each.tree.to_record() for name, each in attention.items()}
         tree_file(gpu.architecture).write_text(json.dumps(record, separators=(",", ":")) + "\n")
         print(f"sm_{gpu.architecture}, {gpu.product}, by a model", *(each.describe() for each in fitted.values()), sep="\n")
+        print(*(each.describe() for each in attention.values()), sep="\n")
 
 
 @dataclass(frozen=True)

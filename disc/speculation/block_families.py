@@ -1,6 +1,8 @@
-"""The families of schedules of products on GPUs: those that are worth compiling on each kind of GPU, of which the model keeps some.
+"""The families of schedules of products and of attention on GPUs: those that are worth compiling on each kind of GPU, of which the model
+keeps some.
 
-All stay within the registers and the shared memory of their GPU with a bias and GELU behind the product, as was seen by compiling them.
+Those of products stay within the registers and the shared memory of their GPU with a bias and GELU behind the product, as was seen by
+compiling them.
 """
 
 from __future__ import annotations
@@ -8,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from disc.speculation.block_schedules import AttentionBlock
+from disc.speculation.block_schedules import AttentionBlock as A
 from disc.speculation.block_schedules import BlockSchedule as B
 from disc.speculation.block_trees import FAST, HALF, SINGLE
 
 _PARTS = (2, 4, 8, 16)
 
 ANY_PRODUCT = B(64, 64, 32, 4, 3)  # compiles for every GPU without spills, and is right for any size
-# Of attention: for so few rows that programs share the keys of a block, for few rows, for any number.
-ATTENTION = (AttentionBlock(16, 64, 4, 3, parts=8), AttentionBlock(16, 64, 4, 3), AttentionBlock(64, 64, 4, 3))
 
 
 def _split(*schedules: B) -> tuple[B, ...]:
@@ -49,3 +49,31 @@ FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
     },
     120: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
 }  # fmt: skip
+
+
+def _shared(*blocks: A) -> tuple[A, ...]:
+    """These, and the last one with parts of the keys."""
+    return (*blocks, *(replace(blocks[-1], parts=parts) for parts in _PARTS))
+
+
+# Of attention, by the length of heads: what compiles with a mask of numbers without spills, and within the shared memory of each GPU.
+_HALF_HEADS = {
+    64: _shared(A(128, 64, 8, 3), A(64, 64, 4, 3), A(32, 64, 4, 3), A(16, 64, 4, 3)),
+    128: _shared(A(64, 64, 8, 2), A(64, 32, 4, 2), A(16, 64, 4, 2)),
+    256: _shared(A(64, 32, 8, 2), A(32, 32, 4, 2), A(16, 32, 4, 2)),
+}
+_SINGLE_HEADS = {
+    64: _shared(A(32, 64, 8, 2), A(32, 32, 4, 2), A(16, 64, 4, 2)),
+    128: _shared(A(32, 32, 8, 2), A(16, 16, 4, 2)),
+}
+_LARGER: Mapping[tuple[int, str, int], tuple[A, ...]] = {  # where tensor cores read operands from shared memory
+    (90, HALF, 128): (A(128, 64, 8, 2), A(64, 64, 4, 2)),
+    (90, SINGLE, 64): (A(64, 32, 8, 2),),
+    (100, SINGLE, 64): (A(64, 32, 8, 2),),
+}
+
+
+def attention_family(architecture: int, kind: str, head: int) -> tuple[A, ...]:
+    """The schedules of attention for heads of up to so many elements."""
+    own = HALF if kind == HALF else SINGLE
+    return (*_LARGER.get((architecture, own, head), ()), *(_HALF_HEADS if kind == HALF else _SINGLE_HEADS)[head])

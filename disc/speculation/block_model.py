@@ -51,28 +51,28 @@ def _wave(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str, count: int
     """Of `count` programs that share an SM."""
     steps = ceil(ceil(point.k / schedule.depth) / schedule.parts)
     sums = schedule.rows * schedule.columns
-    rate = _rate(gpu, kind) / gpu.sms * min(1.0, count * sums / MODEL.full_block) ** MODEL.idle_power
+    rate = tensor_rate(gpu, kind) / gpu.sms * min(1.0, count * sums / MODEL.full_block) ** MODEL.idle_power
     if gpu.architecture >= 90 and schedule.rows < MODEL.small_rows:
         rate *= MODEL.small_share
     latency = MODEL.l2_ns * 1e-9
     step = max(
         count * 2 * sums * schedule.depth / rate,
-        count * _step_bytes(schedule, kind) / _l2_rate(gpu),
+        count * _step_bytes(schedule, kind) / l2_rate(gpu),
         count * _shared_bytes(schedule, gpu, kind) / (MODEL.shared_rate * 1e9),
         latency / max(schedule.stages - 1, 1),
     )
-    store = count * sums * element_bytes(kind) / _l2_rate(gpu)
+    store = count * sums * element_bytes(kind) / l2_rate(gpu)
     return latency + MODEL.memory_ns * 1e-9 + steps * step + store
 
 
-def _rate(gpu: Gpu, kind: str) -> float:
+def tensor_rate(gpu: Gpu, kind: str) -> float:
     """Operations of the tensor cores in a second."""
     if kind == HALF:
         return 1e12 * gpu.tensor_rate("bf16")
     return 1e12 * gpu.tensor_rate("tf32") / {FAST: 1, SINGLE: 3}[kind]
 
 
-def _l2_rate(gpu: Gpu) -> float:
+def l2_rate(gpu: Gpu) -> float:
     """Bytes that an SM loads from L2 in a second."""
     return 1e9 * dict(MODEL.l2_rates)[gpu.architecture]
 
@@ -100,6 +100,6 @@ def _join(schedule: BlockSchedule, point: Point, gpu: Gpu) -> float:
     if schedule.parts == 1:
         return 0.0
     sums = ceil(point.m / schedule.rows) * schedule.rows * point.n * point.batch * 4
-    all_sms = _l2_rate(gpu) * point.threads
-    last = (schedule.parts + 1) * schedule.rows * schedule.columns * 4 / _l2_rate(gpu)
+    all_sms = l2_rate(gpu) * point.threads
+    last = (schedule.parts + 1) * schedule.rows * schedule.columns * 4 / l2_rate(gpu)
     return MODEL.join_us * 1e-6 + schedule.parts * sums / all_sms + last

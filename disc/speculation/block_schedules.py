@@ -86,6 +86,11 @@ class AttentionBlock:
         parts = f"/{self.parts}" if self.parts > 1 else ""
         return f"{self.rows}x{self.keys}+w{self.warps}+s{self.stages}{parts}"
 
+    def describe(self) -> str:
+        """The text that `explain` shows."""
+        parts = f", keys split into {self.parts} parts" if self.parts > 1 else ""
+        return f"blocks of {self.rows} queries x {self.keys} keys, {self.warps} warps, {self.stages} stages{parts}"
+
 
 def read_attention_block(text: str) -> AttentionBlock:
     """The schedule of a text. Raises ValueError for a text that is none."""

@@ -1,35 +1,62 @@
-"""The trees that choose among the schedules of products on GPUs: one for each kind of GPU and of product, in data/sm_90.json."""
+"""The trees that choose among the schedules of products and of attention on GPUs: one for each generation of GPUs and kind of
+product, of attention also for each of some lengths of heads, in data/sm_90.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
-from disc.speculation.block_schedules import BlockSchedule, read_schedule
+from disc.speculation.block_schedules import AttentionBlock, BlockSchedule, read_attention_block, read_schedule
 from disc.speculation.schedules import FEATURES
 from disc.speculation.tree import LEAF, DecisionTree
 
 DATA = Path(__file__).parent / "data"
 HALF, SINGLE, FAST = "half", "tf32x3", "tf32"  # products of 16 bits; of f32, as three products of tf32 or as one
 KINDS = (HALF, SINGLE, FAST)
+# Elements of a head, at most, that the schedules of attention are made for: registers hold twice as many of 16 bits as of f32.
+HEADS = (64, 128, 256)
+ATTENTION = tuple((kind, head) for kind in KINDS for head in HEADS if kind == HALF or head < 256)
+_Schedule = TypeVar("_Schedule")
 
 
 @dataclass(frozen=True)
-class BlockTree(DecisionTree[BlockSchedule]):
-    """That of a product on a GPU, over (M, N, K, batch, SMs)."""
+class DeviceTree(DecisionTree[_Schedule]):
+    """That of a GPU's kernel."""
 
     def to_record(self) -> Mapping[str, object]:
-        """For JSON; read back by `read_block_tree`."""
+        """For JSON."""
         return {"schedules": list(map(str, self.schedules)), "nodes": self.nodes}
 
 
+@dataclass(frozen=True)
+class BlockTree(DeviceTree[BlockSchedule]):
+    """That of a product, over (M, N, K, batch, SMs)."""
+
+
+@dataclass(frozen=True)
+class AttentionTree(DeviceTree[AttentionBlock]):
+    """That of attention, over (queries, keys, elements of a head, heads of all sequences, SMs)."""
+
+
 def read_block_tree(record: Mapping[str, object]) -> BlockTree:
-    """The tree of `BlockTree.to_record`. Raises ValueError for a record that is none."""
+    """The tree of `to_record`. Raises ValueError for a record that is none."""
+    return BlockTree(*_read(record, read_schedule))
+
+
+def read_attention_tree(record: Mapping[str, object]) -> AttentionTree:
+    """The tree of `to_record`. Raises ValueError for a record that is none."""
+    return AttentionTree(*_read(record, read_attention_block))
+
+
+def _read(
+    record: Mapping[str, object], read: Callable[[str], _Schedule]
+) -> tuple[tuple[_Schedule, ...], tuple[tuple[int, int, int, int], ...]]:
     try:
-        schedules = tuple(map(read_schedule, record["schedules"]))  # pyright: ignore[reportArgumentType]
+        schedules = tuple(map(read, record["schedules"]))  # pyright: ignore[reportArgumentType]
         nodes = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in record["nodes"])  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no tree of schedules of a GPU: {error}") from error
@@ -39,7 +66,7 @@ def read_block_tree(record: Mapping[str, object]) -> BlockTree:
             raise ValueError(f"node {place} of the tree of schedules points outside")
     if not nodes:
         raise ValueError("the tree of schedules is empty")
-    return BlockTree(schedules, nodes)
+    return schedules, nodes
 
 
 def one_schedule(schedule: BlockSchedule) -> BlockTree:
@@ -52,6 +79,13 @@ def packaged_trees(architecture: int) -> Mapping[str, BlockTree]:
     """The trees for `sm_<architecture>` that come with disc, by the kind of product."""
     record = json.loads(tree_file(architecture).read_text())
     return {kind: read_block_tree(record[kind]) for kind in KINDS}
+
+
+@cache
+def attention_trees(architecture: int) -> Mapping[tuple[str, int], AttentionTree]:
+    """The trees of attention that come with disc, by the kind of its products and one of HEADS."""
+    record = json.loads(tree_file(architecture).read_text())["attention"]
+    return {(kind, head): read_attention_tree(record[f"{kind} {head}"]) for kind, head in ATTENTION}
 
 
 def tree_file(architecture: int) -> Path:

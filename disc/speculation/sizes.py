@@ -23,6 +23,11 @@ DEVICE_BATCHED = (*BATCHED, (128, 64, 384), (64, 128, 384), (512, 64, 192), (64,
 DEVICE_ROWS = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
                6144, 8192, 16384)  # fmt: skip
 
+# Of attention: queries, keys beside few queries, heads of all sequences.
+QUERIES = (1, 2, 4, 8, 16, 17, 32, 48, 64, 96, 128, 197, 256, 384, 512, 1024, 2048, 4096, 8192)
+KEYS = (16, 64, 200, 512, 1024, 2048, 8192, 32768)
+ATTENTION_BATCHES = (1, 4, 12, 32, 96, 192, 512, 1024)
+
 
 @dataclass(frozen=True)
 class Point:
@@ -59,6 +64,12 @@ def device_points(sms: int) -> list[Point]:
     """The sizes that the trees of a GPU are fitted to."""
     linear = [Point(m, n, k, 1, sms, False) for n, k in DEVICE_LINEAR for m in DEVICE_ROWS]
     return [*linear, *(Point(m, n, k, batch, sms, False) for n, k, batch in DEVICE_BATCHED for m in DEVICE_ROWS)]
+
+
+def attention_points(sms: int, head: int) -> list[Point]:
+    """The sizes that a tree of attention on a GPU is fitted to: as many keys as queries, and many behind few. head: its elements."""
+    lengths = [*((each, each) for each in QUERIES), *((few, keys) for few in QUERIES if few <= 64 for keys in KEYS)]
+    return [Point(queries, keys, head, batch, sms, False) for queries, keys in lengths for batch in ATTENTION_BATCHES]
 
 
 def _points(

@@ -141,6 +141,7 @@ KERNELS = GpuThresholds(
     column_steps=4,  # chosen: rounds of a part, at least, so that joining takes less than reducing
     column_sums=4,  # chosen: 32 registers of a thread
     wide_product=(64, 32, 16, 4, 3),  # chosen: at most 128 registers; with 64 columns and 8 warps GELU spilled on sm_80
+    wide_attention=(16, 16, 4, 2),  # chosen: with 64 keys, addresses of heads of 128 spilled
     scans=((64, 8, 2), (1024, 1, 4), (1, 128, 4)),  # chosen: 8 elements of a thread; side by side, one line of a thread
     scatter=(128, 4, 256),  # chosen: one element of a thread; two programs of each SM
     ranks=(32, 64, 4),  # chosen: 16 comparisons of a thread; with 32 of 64-bit positions, code for sm_80 spilled

@@ -398,10 +398,11 @@ class GpuThresholds:
     that share one of those. columns: columns of a result in a block of a loop kernel that reduces columns, elements of each that are loaded
     at once, warps; column_parts: programs that share those; column_steps: blocks of rows of each part, at least; column_sums: sums that a
     loop over rows makes, at most. wide_product: rows, columns, steps of k, warps and stages of a block of a product whose positions have 64
-    bits. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by side. scatter: updates that a program
-    looks through at once, warps, programs among which what is updated is dealt out, at most. ranks: elements of a program that sorts or
-    counts, those that they are compared with at once, warps. search: values of a program, warps. grouped: rows, columns, steps of k and
-    warps of a block of a product of groups. segments: rows of a segment that are loaded at once, columns of a program, warps.
+    bits; wide_attention: queries, keys, warps and stages of one of attention. scans: columns, rows and warps of a block of short lines, of
+    long ones, and of lines side by side. scatter: updates that a program looks through at once, warps, programs among which what is updated
+    is dealt out, at most. ranks: elements of a program that sorts or counts, those that they are compared with at once, warps. search:
+    values of a program, warps. grouped: rows, columns, steps of k and warps of a block of a product of groups. segments: rows of a segment
+    that are loaded at once, columns of a program, warps.
     """
 
     loop: tuple[int, int]
@@ -414,6 +415,7 @@ class GpuThresholds:
     column_steps: int
     column_sums: int
     wide_product: tuple[int, int, int, int, int]
+    wide_attention: tuple[int, int, int, int]
     scans: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
     scatter: tuple[int, int, int]
     ranks: tuple[int, int, int]

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import triton
-from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Rows, Sums, every_leaf
+from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Masked, Rows, Sums, every_leaf
 from library_models import GROUPS, Pools, Scans, Scatters, Sorts
 from torch import nn
 
@@ -30,7 +31,7 @@ from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
 from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_trees import FAST, HALF, KINDS, SINGLE, BlockTree
+from disc.speculation.block_trees import FAST, HALF, HEADS, KINDS, SINGLE, BlockTree
 from disc.speculation.guards import Aligned, parts_of
 from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu
@@ -108,7 +109,7 @@ def library(name: str) -> list[DeviceKernel]:
 
 
 def schedules(name: str, architecture: int) -> Iterator[tuple[str, DeviceVersion]]:
-    """Those of all products."""
+    """Those of all products, and all versions of attention with heads of several lengths."""
     model = Layers(1024, 256).eval()
     program = Fused.of_model(model, model.example(), model.dims(), target=name)
     for kind in KINDS:
@@ -118,6 +119,13 @@ def schedules(name: str, architecture: int) -> Iterator[tuple[str, DeviceVersion
         for version in emit_device(work, plan, program.target).versions:
             if version.schedule is not None:
                 yield f"{kind} {family[version.schedule]}", version
+    for kind, head in product((HALF, SINGLE), HEADS):
+        example = Masked.example(head, torch.bfloat16 if kind == HALF else torch.float32)
+        program = Fused.of_model(Masked(), example, Masked.dims(), target=name, tree=None)
+        (attention,) = (each for each in program.kernels if each.kind == "attention")
+        for version in attention.versions:
+            words = "" if version.schedule is None or attention.choice is None else f" {attention.choice.tree.schedules[version.schedule]}"
+            yield f"attention of heads of {head}, {kind}{words}", version
 
 
 def whole(name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:

@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from disc.api import compile_state, open_session
 from disc.codegen.cuda.emission import emit_device
-from disc.codegen.cuda.plans import KINDS, ProductPlan, product_plan
+from disc.codegen.cuda.plans import KINDS, AttentionPlan, ProductPlan, attention_plan, product_plan
 from disc.codegen.fusions import read_functions, read_fusions
 from disc.codegen.packed import packed_refusal
 from disc.codegen.plan.text import Plan, read_plan
@@ -26,8 +26,8 @@ from disc.ir.stages import load_env
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import fusion_passes, to_named
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import BlockSchedule
-from disc.speculation.block_trees import BlockTree, one_schedule
+from disc.speculation.block_schedules import AttentionBlock, BlockSchedule
+from disc.speculation.block_trees import AttentionTree, BlockTree, one_schedule
 from disc.speculation.schedules import FEATURES
 from disc.speculation.tree import LEAF
 
@@ -44,14 +44,23 @@ ANY_SIZE = one_schedule(ANY_PRODUCT)
 
 def every_leaf(schedules: Sequence[BlockSchedule]) -> BlockTree:
     """A tree that reaches every schedule, by the number of SMs."""
+    return BlockTree(tuple(schedules), _leaves(len(schedules)))
+
+
+def _leaves(count: int) -> tuple[tuple[int, int, int, int], ...]:
     sms, nodes = FEATURES.index("threads"), list[tuple[int, int, int, int]]()
-    for number in range(len(schedules) - 1):
+    for number in range(count - 1):
         nodes += [(sms, number, 2 * number + 1, 2 * number + 2), (LEAF, number, 0, 0)]
-    return BlockTree(tuple(schedules), (*nodes, (LEAF, len(schedules) - 1, 0, 0)))
+    return (*nodes, (LEAF, count - 1, 0, 0))
+
+
+def every_block(blocks: Sequence[AttentionBlock]) -> AttentionTree:
+    """The same of attention."""
+    return AttentionTree(tuple(blocks), _leaves(len(blocks)))
 
 
 class Fused:
-    """A program at stage `fused`, and its kernels. tree: of the schedules of products; None: those that are chosen."""
+    """A program at stage `fused`, and its kernels. tree: of the schedules of products, beside some of attention; None: what is chosen."""
 
     def __init__(
         self, imported: Imported, options: Options | None = None, tree: BlockTree | None = ANY_SIZE, target: str = "sm_90"
@@ -86,6 +95,9 @@ class Fused:
 
 
 def _with(tree: BlockTree | None, plan: Plan) -> Plan:
+    """With a tree of the test's in place of the one that is chosen: of attention, blocks of which programs share the keys, and others."""
+    if tree is not None and isinstance(plan, AttentionPlan):
+        return attention_plan(every_block((AttentionBlock(16, 64, 4, 2, parts=8), AttentionBlock(32, 32, 4, 2))), plan.precision)
     return product_plan(tree, plan.precision) if tree is not None and isinstance(plan, ProductPlan) else plan
 
 
@@ -105,6 +117,23 @@ class Layers(nn.Module):
     @staticmethod
     def dims() -> Any:
         return ({0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC})
+
+
+class Masked(nn.Module):
+    """Attention with a mask of numbers."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    @staticmethod
+    def example(head: int, element: torch.dtype) -> tuple[torch.Tensor, ...]:
+        query, key = (torch.zeros(2, 4, length, head, dtype=element) for length in (5, 7))
+        return query, key, key.clone(), torch.zeros(2, 1, 5, 7, dtype=element)
+
+    @staticmethod
+    def dims() -> Any:
+        rows = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
+        return rows, rows, rows, {**rows, 3: torch.export.Dim.DYNAMIC}
 
 
 class Kinds(nn.Module):

@@ -24,7 +24,7 @@ from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
 from disc.errors import TargetError
 from disc.ral.executable import describe
-from disc.speculation.block_trees import SINGLE, packaged_trees
+from disc.speculation.block_trees import SINGLE, attention_trees, packaged_trees
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -68,22 +68,29 @@ def kinds(path: Path) -> int:
     torch.manual_seed(0)
     dims = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("length", max=512)}  # so that positions need 32 bits: fewer versions
     disc.compile(Kinds().eval(), Kinds.example(), (dims,), ["x86-64-v3", "sm_90"]).save(path)
-    manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    manifest: Any = read_manifest(path, GPUS[90])
+    section, checked = Section(read_section(path, f"code/{GPUS[90]}")), 0
     said = [each["guard"] for kernel in manifest["kernels"] if kernel["kind"] == "compute" for each in kernel["versions"]]
     assert any(each.startswith("blocks of 16 x 64, 64 of k, 4 warps, 3 stages, by a model") for each in said), said
     trees = {columns: packaged_trees(90)[SINGLE].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
+    heads = attention_trees(90)[SINGLE, 64].prune({2: 16})
     assert manifest["tools"]["abi"] == 7, "drivers of CUDA 12 read it"
-    assert read_manifest(path)["kernels"][0]["versions"][0].get("grid") is None, "the file's own manifest is that of a CPU"
+    plain: Any = read_manifest(path)
+    assert plain["kernels"][0]["versions"][0].get("grid") is None, "the file's own manifest is that of a CPU"
     for rows, length in ((2, 5), (1, 1), (3, 70), (0, 5), (1, 512)):
         seen = check(section, manifest, [(rows, length, 64)], [3, 3], 90)
         assert set(seen.outputs.values()) == {(rows, length, 64)} and all((launch.tasks > 0) == (rows > 0) for launch in seen.launches)
-        # The features of a product, of which the tree chooses a schedule: rows, columns, values of k, batches, SMs.
-        sizes = [(rows * length, 192, 64, 1, SMS), (rows * length, 64, 64, 1, SMS)]
-        assert seen.chosen == [(each, trees[each[1]].choose(each), len(trees[each[1]].schedules)) for each in sizes]
+        # The features of a product, of which the tree chooses a schedule: rows, columns, values of k, batches, SMs. Attention has queries,
+        # keys, elements of a head, and heads of all sequences.
+        first, second = (rows * length, 192, 64, 1, SMS), (rows * length, 64, 64, 1, SMS)
+        attended = (length, length, 16, 4 * rows, SMS)
+        asked = [(first, trees[192]), (attended, heads), (second, trees[64])]
+        assert seen.chosen == [(each, tree.choose(each), len(tree.schedules)) for each, tree in asked]
+        shares = heads.schedules[heads.choose(attended)].parts > 1
         # Where keys are many and rows are few, blocks share the keys: through zeroed memory, whose address they are given.
         zeroed = [to for to, count in seen.filled if count > 0]
         assert [launch.arguments[-1] for launch in seen.launches if launch.arguments[-1] in zeroed] == zeroed
-        assert len(zeroed) == (length == 512) and all(to % 64 == 0 for to in zeroed)
+        assert len(zeroed) == (shares and rows > 0) and all(to % 64 == 0 for to in zeroed)
         checked += len(seen.launches)
     return checked
 
@@ -92,6 +99,7 @@ def table(path: Path) -> int:
     """For two GPUs. A launch that checks indices is watched; the slot for the place of faults is left to the device."""
     targets, example = ["x86-64-v3", "sm_80", "sm_90"], (torch.zeros(5, dtype=torch.int64),)
     disc.compile(Table().eval(), example, ({0: torch.export.Dim.DYNAMIC},), targets).save(path)
+    launches = 0
     for architecture, isa in GPUS.items():
         manifest = read_manifest(path, isa)
         seen = check(Section(read_section(path, f"code/{isa}")), manifest, [(5,)], [2], architecture)
@@ -99,8 +107,9 @@ def table(path: Path) -> int:
         assert "is out of range" in manifest["checks"][seen.watched[0]]["message"]
         (launch,) = (each for each in seen.launches if each.descriptor.fault >= 0)
         assert launch.arguments[launch.descriptor.fault] == 0 and launch.sizes[launch.descriptor.fault] == 8
+        launches = len(seen.launches)
     alone(path)
-    return len(seen.launches)
+    return launches
 
 
 def groups(path: Path) -> int:
@@ -139,7 +148,8 @@ def model(name: str, path: Path) -> int:
     """A model of tests/models.py; how many launches calls of three shapes made."""
     module, example, dims = MODELS[name]()
     disc.compile(module.eval(), example, dims, ["x86-64-v4", "sm_90"]).save(path)
-    manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    manifest: Any = read_manifest(path, GPUS[90])
+    section, checked = Section(read_section(path, f"code/{GPUS[90]}")), 0
     ranks = [len(each["dims"]) for each in manifest["outputs"]]
     for inputs in shapes(name)[:3]:
         seen = check(section, manifest, [tuple(each.shape) for each in inputs], ranks, 90)

@@ -9,51 +9,79 @@ the order of the keys.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from disc.codegen.cuda.emit import Buffer, Emitter
 from disc.codegen.cuda.factors import TENSOR, bind_lanes, common_element, factor, only_at
 from disc.codegen.cuda.joins import Join
-from disc.codegen.cuda.kernel import DeviceVersion, emit_version
+from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion, emit_version
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
 from disc.codegen.cuda.vectors import vector_guards
 from disc.codegen.plan.attention import read_attention
-from disc.codegen.plan.contraction import declare, forward_indices, read_contraction
+from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import ONE
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_schedules import AttentionBlock
-from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of, asked_of
+from disc.speculation.block_trees import HALF, HEADS, AttentionTree
+from disc.speculation.guards import ALWAYS, Aligned, Divides, Guard, all_of
+from disc.targets.cuda_thresholds import KERNELS
 
-MOST_HELD = 256  # elements of a query, and columns of the result, that lie in registers
+MOST_HELD, MOST_HELD_SINGLE = 256, 128  # elements of a query, and columns of the result, that lie in registers: of 16 bits, and of f32
 CHUNK = 64  # elements of longer queries at a time
 WIDE = 128  # columns of a wider result of a program
-SPLIT_KEYS = 512  # at least, for programs to share them: fewer take less time than joining the parts
 
 
 def attention_versions(
-    fusion: Fusion, symbols: tuple[str, ...], blocks: tuple[AttentionBlock, ...], precision: str
-) -> tuple[DeviceVersion, ...]:
-    """The versions of an attention kernel: by the number of rows, the schedule for any number last.
+    fusion: Fusion, symbols: tuple[str, ...], tree: AttentionTree, precision: str
+) -> tuple[tuple[DeviceVersion, ...], DeviceChoice]:
+    """The versions of an attention kernel, and what chooses among those that have a schedule, which are those that load 16 bytes at a time.
 
-    precision: of products of f32, as Triton's dot takes it. Raises TargetError for one that is no softmax, or of other elements than
-    tensor cores multiply.
+    tree: as `attention_tree` gives it; precision: of products of f32, as Triton's dot takes it. Raises TargetError for one that is no
+    softmax, or of other elements than tensor cores multiply.
     """
     space = fusion.space()
     narrow, *wide = body_versions(space, fusion.body)
-    divides = _Attention(fusion, blocks[-1], precision, False).divides()
-    found: list[DeviceVersion] = []
-    for block in blocks:
+    # Where elements are loaded one by one, registers hold the smallest block, and fewer of them where positions have 64 bits.
+    plain, least = (replace(find(tree.schedules, key=lambda each: each.rows * each.keys), parts=1) for find in (max, min))
+    first = _Attention(fusion, plain, precision, False)
+    divides = first.divides()
+    loads = (narrow[0], *divides, Aligned(16))
+    versions, sure = list[DeviceVersion](), True
+    for number, block in enumerate(tree.schedules):
         attention = _Attention(fusion, block, precision, False)
-        guard = attention.fits(blocks[-1].rows)
-        if guard is not None:
-            found.append(attention.version(symbols, all_of((narrow[0], guard, *divides, Aligned(16)))))
+        few = attention.join.fits
+        truth = few.implied_by(space.env) if block.parts > 1 else Truth.YES
+        sure = sure and truth is Truth.YES
+        if truth is not Truth.NO:
+            guard = all_of(loads if truth is Truth.YES else (*loads, few))
+            versions.append(replace(attention.version(symbols, guard), schedule=number))
+    if not sure:  # the tree may choose parts where there is no scratch for them
+        versions.append(first.version(symbols, all_of(loads)))
     if divides and wide:
-        found.append(_Attention(fusion, blocks[-1], precision, False).version(symbols, narrow[0]))
-    found.append(_Attention(fusion, blocks[-1], precision, bool(wide)).version(symbols, ALWAYS))
-    return tuple(found)
+        versions.append(_Attention(fusion, least, precision, False).version(symbols, narrow[0]))
+    last = AttentionBlock(*KERNELS.wide_attention) if wide else least
+    versions.append(_Attention(fusion, last, precision, bool(wide)).version(symbols, ALWAYS))
+    return tuple(versions), DeviceChoice(tree, (first.one.m, first.one.n, first.one.k, first.one.batch))
+
+
+def attention_tree(fusion: Fusion, trees: Mapping[tuple[str, int], AttentionTree], precision: str) -> AttentionTree:
+    """The tree of an attention fusion's schedules, with what is known of its sizes decided. trees: by the kind of product and one of HEADS,
+    whose blocks of keys and values registers and shared memory hold."""
+    space, (dot, last, scores, _) = fusion.space(), read_attention(fusion.body)
+    one, two = read_contraction(space, dot), read_contraction(space, last)
+    most = _most_held(one, two)
+    held = max(_held(one.k, most) or CHUNK, _held(two.n, most) or WIDE)
+    tree = trees[HALF if most == MOST_HELD else precision, next(each for each in HEADS if each >= held)]
+    declare(space, one)
+    if read_segments(space, one, scores) is not None:  # whose keys are few: each block of rows has those of its own sequences
+        tree = replace(tree, schedules=tuple(replace(each, parts=1) for each in tree.schedules))
+    return tree.prune({number: size.const for number, size in enumerate((one.m, one.n, one.k, one.batch)) if size.is_const})
 
 
 class _Attention:
@@ -74,7 +102,9 @@ class _Attention:
             raise TargetError(f"no kernel for GPUs of attention on {elements} (line {self.dot.line})")
         self.segments = read_segments(self.space, self.one, self.scores)
         self.causal = None if self.segments is not None else read_causal(self.space, fusion.body, self.one, self.scores)
-        self.depth, self.width = _held(self.one.k) or CHUNK, _held(self.two.n) or WIDE
+        most = _most_held(self.one, self.two)
+        self.holds_query = _held(self.one.k, most) > 0
+        self.depth, self.width = _held(self.one.k, most) or CHUNK, _held(self.two.n, most) or WIDE
         self.row_blocks, self.column_blocks = _ceil(self.one.m, block.rows), _ceil(self.two.n, self.width)
         tiles = self.row_blocks * self.column_blocks * self.one.batch
         self.tiles, self.join = tiles, Join(block.parts, block.rows * (self.width + 2), tiles)
@@ -85,15 +115,6 @@ class _Attention:
             self.fusion.body, self.space, symbols, f"[{block.rows}, {self.width}]", self._emit, (self.tiles * block.parts,), block.warps,
             guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
         )  # fmt: skip
-
-    def fits(self, rows: int) -> Guard | None:
-        """Where the schedule is worth its code beside one with so many rows; None where no call is such."""
-        block, parts = self.block, list[Guard]()
-        if block.parts > 1:
-            parts = [self.join.fits, AtLeast(SPLIT_KEYS, self.one.n)]
-        elif block.rows < rows:
-            parts = [AtMost(block.rows, self.one.m)]
-        return asked_of(parts, self.space.env)
 
     def divides(self) -> tuple[Divides, ...]:
         """Conditions for loads of 16 bytes."""
@@ -168,7 +189,7 @@ class _Attention:
         """Leaves `most`, `total` and `sums` of the rows over the keys [begin, end), which end at `last` at the latest."""
         w, block = e.w, self.block
         query = ""
-        if _held(self.one.k):
+        if self.holds_query:
             self._lanes(e, "gk", f"tl.arange(0, {self.depth})[None, :]", 1, self.one.k, self.depth, w.scope)
             query = factor(e, self.one.left, "gm", "gk", common_element(self.one.left, self.one.right), (block.rows, self.depth))
         w.statement(f"most = tl.full([{block.rows}, 1], float('-inf'), tl.float32)")
@@ -281,9 +302,15 @@ class _Attention:
         return self.precision if element == "tl.float32" else "ieee"
 
 
-def _held(size: Dim) -> int:
-    """The least power of two, 16 at least, that holds a static size, where registers do; else 0."""
-    if not size.is_const or size.const > MOST_HELD:
+def _most_held(one: Contraction, two: Contraction) -> int:
+    """By the elements of both products."""
+    single = "tl.float32" in (common_element(one.left, one.right), in_memory(two.right.node.element))
+    return MOST_HELD_SINGLE if single else MOST_HELD
+
+
+def _held(size: Dim, most: int) -> int:
+    """The least power of two, 16 at least, that holds a static size of at most `most`; else 0."""
+    if not size.is_const or size.const > most:
         return 0
     return max(16, 1 << max(size.const - 1, 0).bit_length())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disc.codegen.cuda.attention import attention_versions
+from disc.codegen.cuda.attention import attention_tree, attention_versions
 from disc.codegen.cuda.factors import TENSOR
 from disc.codegen.cuda.gemm import product_tree, product_versions
 from disc.codegen.cuda.grouped import GROUPED
@@ -17,6 +17,7 @@ from disc.codegen.cuda.plans import (
     ProductPlan,
     RowBlock,
     RowsPlan,
+    attention_plan,
     product_plan,
     read_blocks,
     read_tree,
@@ -34,8 +35,7 @@ from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim
-from disc.speculation.block_families import ATTENTION
-from disc.speculation.block_trees import FAST, SINGLE, packaged_trees
+from disc.speculation.block_trees import FAST, SINGLE, attention_trees, packaged_trees
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
@@ -58,8 +58,8 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
         return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
     if kind == "compute" and target.gpu is not None:
         return product_plan(product_tree(fusion, packaged_trees(target.gpu.architecture), precision), precision)
-    if kind == "attention":
-        return AttentionPlan(tuple(map(str, ATTENTION)), precision)
+    if kind == "attention" and target.gpu is not None:
+        return attention_plan(attention_tree(fusion, attention_trees(target.gpu.architecture), precision), precision)
     if kind == "library":
         op = library_op(fusion).op
         return LibraryPlan(op, precision) if op in OPS else HostPlan(choose_library(fusion.body).function)
@@ -84,8 +84,7 @@ def may_have(fusion: Fusion, plan: Plan) -> None:
             read_tree(plan)
             _check_precision(plan.precision)
         case AttentionPlan():
-            if read_blocks(plan)[-1].parts > 1:
-                raise IllegalPlan("schedules", "the last must be for any number of rows")
+            read_blocks(plan)
             _check_precision(plan.precision)
         case LibraryPlan():
             if plan.op != library_op(fusion).op or plan.op not in OPS:
@@ -142,7 +141,7 @@ def emit_device(fusion: Fusion, plan: Plan, target: Target) -> DeviceKernel:
     elif isinstance(plan, ProductPlan):
         versions, choice = product_versions(fusion, symbols, read_tree(plan), plan.precision)
     elif isinstance(plan, AttentionPlan):
-        versions = attention_versions(fusion, symbols, read_blocks(plan), plan.precision)
+        versions, choice = attention_versions(fusion, symbols, read_blocks(plan), plan.precision)
     elif isinstance(plan, LibraryPlan):
         versions = library_versions(fusion, symbols, plan.precision)
     else:

@@ -16,7 +16,7 @@ from disc.codegen.plan.index import IndexSpace, checks_indices
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim, Truth
 from disc.shapes.algebra import Symbol
-from disc.speculation.block_trees import BlockTree
+from disc.speculation.block_trees import AttentionTree, BlockTree
 from disc.speculation.guards import ALWAYS, Aligned, Divides, Guard, parts_of
 
 
@@ -71,7 +71,7 @@ class DeviceVersion:
 class DeviceChoice:
     """What chooses the schedule of a kernel in every call. features: those of the tree but the number of SMs, which the runtime knows."""
 
-    tree: BlockTree
+    tree: BlockTree | AttentionTree
     features: tuple[Dim, Dim, Dim, Dim]
 
 

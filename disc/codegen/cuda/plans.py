@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.codegen.plan.tree_text import node_texts, read_nodes
-from disc.speculation.block_schedules import AttentionBlock, read_attention_block, read_schedule
-from disc.speculation.block_trees import BlockTree
+from disc.speculation.block_schedules import read_attention_block, read_schedule
+from disc.speculation.block_trees import AttentionTree, BlockTree
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,11 @@ class ProductPlan(Plan):
 
 @dataclass(frozen=True)
 class AttentionPlan(Plan):
-    """An attention kernel. schedules: as text, that for any number of rows last; precision: as of `ProductPlan`."""
+    """An attention kernel: as of `ProductPlan`. nodes: over queries, keys, elements of a head, heads of all sequences, and SMs."""
 
     name: ClassVar[str] = "attention"
     schedules: tuple[str, ...]
+    nodes: tuple[str, ...]
     precision: str
 
 
@@ -91,14 +92,18 @@ def read_tree(plan: ProductPlan) -> BlockTree:
     return BlockTree(schedules, read_nodes(plan.nodes, len(schedules)))
 
 
-def read_blocks(plan: AttentionPlan) -> tuple[AttentionBlock, ...]:
-    """The schedules of a plan. Raises IllegalPlan."""
-    if not plan.schedules:
-        raise IllegalPlan("schedules", "there must be one")
+def attention_plan(tree: AttentionTree, precision: str) -> AttentionPlan:
+    """A tree as a plan."""
+    return AttentionPlan(tuple(map(str, tree.schedules)), node_texts(tree.nodes), precision)
+
+
+def read_blocks(plan: AttentionPlan) -> AttentionTree:
+    """The tree of a plan. Raises IllegalPlan."""
     try:
-        return tuple(map(read_attention_block, plan.schedules))
+        blocks = tuple(map(read_attention_block, plan.schedules))
     except ValueError as error:
         raise IllegalPlan("schedules", str(error)) from error
+    return AttentionTree(blocks, read_nodes(plan.nodes, len(blocks)))
 
 
 KINDS: dict[str, type[Plan]] = {

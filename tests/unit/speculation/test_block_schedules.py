@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_fit import TOP, fit_to_model
-from disc.speculation.block_schedules import BlockSchedule, read_schedule
-from disc.speculation.block_trees import HALF, one_schedule, packaged_trees, read_block_tree
+from disc.speculation.block_families import FAMILIES, attention_family
+from disc.speculation.block_fit import ATTENTION_TOP, TOP, fit_attention, fit_to_model
+from disc.speculation.block_model import element_bytes
+from disc.speculation.block_schedules import BlockSchedule, read_attention_block, read_schedule
+from disc.speculation.block_trees import HALF, attention_trees, one_schedule, packaged_trees, read_block_tree
 from disc.speculation.schedules import FEATURES
 from disc.targets.cuda_thresholds import GPUS
 from disc.targets.thresholds import Gpu
@@ -39,6 +40,25 @@ def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None
 def test_a_tree_that_comes_with_disc_is_that_of_the_model() -> None:
     """`python tools/profile_gemm.py --model` makes them anew."""
     assert fit_to_model(next(gpu for gpu in GPUS if gpu.architecture == 90), (HALF,))[HALF].tree == packaged_trees(90)[HALF]
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: f"sm_{gpu.architecture}")
+def test_the_trees_of_attention_that_come_with_disc(gpu: Gpu) -> None:
+    """Blocks fit into shared memory whatever the head; programs share the keys of one query, and none those of many."""
+    for (kind, head), tree in attention_trees(gpu.architecture).items():
+        assert set(tree.schedules) <= set(attention_family(gpu.architecture, kind, head)) and len(tree.schedules) <= ATTENTION_TOP
+        assert tree.prune({}) == tree, "every schedule and node is reached"
+        for each in tree.schedules:
+            held = (2 * each.stages * each.keys + each.rows) * head * element_bytes(kind)
+            assert held <= gpu.shared_block, (kind, head, str(each))
+            assert read_attention_block(str(each)) == each
+        one, many = (tree.schedules[tree.choose((queries, 8192, head, heads, gpu.sms))] for queries, heads in ((1, 4), (8192, 32)))
+        assert one.rows == 16 and one.parts > 1 and many.parts == 1 and many.rows >= one.rows
+
+
+def test_a_tree_of_attention_is_that_of_the_model() -> None:
+    gpu = next(gpu for gpu in GPUS if gpu.architecture == 90)
+    assert fit_attention(gpu, HALF, 64).tree == attention_trees(90)[HALF, 64]
 
 
 def test_a_tree_is_read_back() -> None:
