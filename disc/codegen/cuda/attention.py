@@ -78,6 +78,11 @@ def attention_tree(fusion: Fusion, trees: Mapping[tuple[str, int], AttentionTree
     most = _most_held(one, two)
     held = max(_held(one.k, most) or CHUNK, _held(two.n, most) or WIDE)
     tree = trees[HALF if most == MOST_HELD else precision, next(each for each in HEADS if each >= held)]
+    if not (_held(one.k, most) and _held(two.n, most)):  # loops within that over the keys need registers, too: the smallest block
+        least = min(tree.schedules, key=lambda each: each.rows * each.keys)
+        size = least.rows, least.keys
+        blocks = tuple(each if (each.rows, each.keys) == size else replace(least, parts=1) for each in tree.schedules)
+        tree = replace(tree, schedules=blocks)
     declare(space, one)
     if read_segments(space, one, scores) is not None:  # whose keys are few: each block of rows has those of its own sequences
         tree = replace(tree, schedules=tuple(replace(each, parts=1) for each in tree.schedules))
