@@ -26,7 +26,16 @@ from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.codegen.plan.listing import Means
 from disc.config import VERSION, Environment, Options, checked_options, option_names, read_environment
-from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, UnsupportedOpError, named_arguments, warn
+from disc.errors import (
+    DiscError,
+    StackError,
+    TargetError,
+    UnsupportedFormatError,
+    UnsupportedOpError,
+    named_arguments,
+    noting_warnings,
+    warn,
+)
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
@@ -135,6 +144,9 @@ def compile(
         executable = _through_cache(session, lambda: _key(program, session), lambda: compile_program(program, session, on_step))
     if "packed_refusal" in executable.manifest:
         warn(f"not packed: {executable.manifest['packed_refusal']}")
+    given = isinstance(example_inputs, tuple | list | Mapping) and len(example_inputs) > 0
+    if given and not executable.manifest["inputs"] and "state" not in executable.manifest:
+        warn("nothing of the example is an input (numbers and texts are constants of the program): each call gives what the example gave")
     if dynamic_shapes is None and not isinstance(program, JaxProgram) and not _is_code(model) and _all_fixed(executable.manifest):
         warn(f"{FIXED_SIZES}; to leave them open, export the model with dynamic_shapes, or give disc.compile the module")
     return executable
@@ -239,17 +251,22 @@ def _graph_key(imported: Imported, session: Session) -> str:
 
 def compile_program(program: Program, session: Session, on_step: OnStep = lambda name, share: None) -> Executable:
     """`compile` without the cache, for a model without Python code. on_step: as of `compile`."""
-    with Steps(on_step) as steps:
+    with Steps(on_step) as steps, noting_warnings() as said:
         steps("import", 0.0)
         imported = import_program(program, make_context())
     stablehlo = stablehlo_of(program) if session.options.embed_stablehlo else None
-    return compile_imported(imported, session, stablehlo, on_step)
+    return compile_imported(imported, session, stablehlo, on_step, said)
 
 
 def compile_imported(
-    imported: Imported, session: Session, stablehlo: bytes | None = None, on_step: OnStep = lambda name, share: None
+    imported: Imported,
+    session: Session,
+    stablehlo: bytes | None = None,
+    on_step: OnStep = lambda name, share: None,
+    warnings: Sequence[str] = (),
 ) -> Executable:
-    """Runs every stage after the front end and loads the result. stablehlo: the section of that name.
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. warnings: of the front
+    end, which a program from the cache repeats.
 
     on_step: called before every pass, then before code generation, with the approximate share of the steps that are done.
     """
@@ -268,6 +285,7 @@ def compile_imported(
             **({"fixed": [_fixed_record(each) for each in imported.fixed]} if imported.fixed else {}),
             "single": outputs.is_single(),
             **({"structure": outputs.structure} if outputs.structure is not None else {}),
+            **({"warnings": list(warnings)} if warnings else {}),
         }
         compiles = thread_compiles() - before
         return executable_of(parts[0].module, built, session, more, stablehlo=stablehlo, compiles=compiles, names=outputs.shown)
@@ -421,6 +439,8 @@ def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[
     found = cache.lookup(name, lambda path: _load_checked(path, options))
     if found is not None:
         _LOGGER.info("found in %s: %s", environment.cache_dir, name)
+        for message in found.manifest.get("warnings", ()):
+            warn(message)
         return found
     start = time.perf_counter()
     compiled = produce()

@@ -7,7 +7,9 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -47,9 +49,26 @@ class DiscWarning(UserWarning):
 _OURS = frozenset({"disc", "torch", "torch_mlir", "contextlib", "functools", ""})
 
 
+_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+
+
 def warn(message: str, category: type[Warning] = DiscWarning) -> None:
     """Warns of what the user's code asked for: the warning names the line outside of disc that called it, as do filters."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(message)
     warner(category)(message)
+
+
+@contextmanager
+def noting_warnings() -> Iterator[list[str]]:
+    """The messages of what this thread warns of within, for those who meet the same later, from a cache."""
+    messages: list[str] = []
+    before = _heard.set(messages)
+    try:
+        yield messages
+    finally:
+        _heard.reset(before)
 
 
 def warner(category: type[Warning] = DiscWarning) -> Callable[[str], None]:

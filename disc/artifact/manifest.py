@@ -193,6 +193,7 @@ class Manifest(TypedDict):
     fixed_dims: NotRequired[list[str]]  # who fixed a dim that could have been dynamic, for display
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
+    warnings: NotRequired[list[str]]  # what was warned of when it was imported, for display
     functions: NotRequired[list[str]]  # of the library, that the code calls
     tools: NotRequired[dict[str, object]]  # that made a GPU's code, for display
     state: NotRequired[StateRecord]
@@ -220,6 +221,7 @@ class StoredManifest(TypedDict):
     fixed_dims: NotRequired[list[str]]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]
+    warnings: NotRequired[list[str]]
     state: NotRequired[StateRecord]
     structures: NotRequired[StructuresRecord]
     skeleton: NotRequired[SkeletonRecord]

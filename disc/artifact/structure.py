@@ -16,6 +16,7 @@ SEQUENCES = ("tuple", "list", "cache")
 MAPPINGS = ("dict", "ordered")
 LAYER = ("key", "value")  # what a layer of a cache has
 CLASSES = ("named_tuple", "record")
+RETURN_TYPES = "torch.return_types"  # module of the named tuples of PyTorch's operators, which list their fields in `__match_args__`
 _DEFAULT = re.compile(r"output[0-9]+")  # what a result without a name of its own is called
 
 

@@ -72,8 +72,10 @@ def compile_command(
     path = output or Path(Path(model.rpartition(":")[2] or model).stem + ".disc")
     check_output(path)
     folder = model.removeprefix("hf:") if model.startswith("hf:") else None
-    if (folder is None) != (task is None):
-        raise UnsupportedFormatError("--task is for hf:FOLDER, which needs it: disc compile hf:FOLDER --task feature-extraction")
+    if folder is not None and task is None:
+        raise UnsupportedFormatError(f"{model} needs --task, such as disc compile {model} --task feature-extraction")
+    if folder is None and task is not None:
+        raise UnsupportedFormatError(f"--task is for a folder of Hugging Face, such as disc compile hf:{model} --task {task}")
     is_file = ":" not in model or os.path.exists(model)
     if (is_file or folder is not None) and (dynamic or static or dtype):
         raise UnsupportedFormatError(

@@ -273,6 +273,9 @@ def _whole_or_in_parts(module: fx.GraphModule, whole: _Lowered | dict[fx.Node, U
     if isinstance(whole, _Lowered):
         _LOGGER.info("graph %s: one program", _place(module.graph))
         return _guarded(module, settings, lambda: _compiled(whole, settings))
+    asked_for = _drawn_by_pytorch(module.graph, settings)
+    if settings.strict and not whole.keys() <= asked_for.keys():
+        raise UnsupportedOpError([op for node, op in whole.items() if node not in asked_for])
     _report(whole)
     _LOGGER.info("graph %s: compiled around %d calls that PyTorch runs", _place(module.graph), len(whole))
     try:

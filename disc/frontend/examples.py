@@ -51,11 +51,16 @@ def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mappin
     try:
         signature = inspect.signature(model.forward)
         taken = ", ".join(signature.parameters)
-        return signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
         nested = len(args) == 1 and isinstance(args[0], tuple | list)
         hint = "it has a tuple in a tuple: write (x, mask), not ((x, mask),)" if nested else "give one tuple or dict of all inputs"
         raise InputRankError(f"example_inputs do not fit forward({taken}): {error}; {hint}") from error
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and bound.arguments.get(name):
+            first = next(iter(bound.arguments[name]))
+            raise InputRankError(f"forward takes '{first}' by **{name}: give a module whose forward names its inputs")
+    return bound
 
 
 def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 
 import torch
 
@@ -23,6 +23,8 @@ def as_module(model: object) -> torch.nn.Module | None:
     elif isinstance(inner, FunctionType):
         names = inspect.getclosurevars(inner)
         owners = {name: value for name, value in {**names.globals, **names.nonlocals}.items() if isinstance(value, torch.nn.Module)}
+    elif isinstance(inner, BuiltinFunctionType) and (inner.__module__ or "torch").startswith("torch"):  # it has no signature to trace by
+        return as_module(lambda *inputs: inner(*inputs))
     elif not isinstance(inner, MethodType):
         return None
     module = _Function()

@@ -11,6 +11,7 @@ from typing import cast
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
+from disc.artifact.structure import RETURN_TYPES
 from disc.frontend.caches import CacheLayers, by_parts
 from disc.ir.weights import WeightTable
 
@@ -72,6 +73,8 @@ def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
         return {"cache": [{"dict": [["key", key], ["value", value]]} for key, value in zip(keys, values, strict=True)]}
     if kind is namedtuple:  # so PyTorch marks all of them; the class is the context
         return _record("named_tuple", context, context._fields, parts)
+    if kind.__module__ == RETURN_TYPES:  # what `x.max(-1)`, `topk`, `linalg.svd` return
+        return _record("named_tuple", kind, kind.__match_args__, parts)
     if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput
         return _record("record", kind, context, parts)
     return None

@@ -22,6 +22,8 @@ def no_model(given: object) -> str:
         return "this is a compiled model already: call it, or compile the module that it was made of"
     if isinstance(given, Mapping):
         return f"a dict of weights has no code: {LOADING}"
+    if type(given).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return 'a function of JAX is exported first: give jax.export.export(jax.jit(f), platforms=["cpu"])(*shapes), as in README'
     expected = "give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path"
     return f"cannot compile an object of the class {type(given).__name__}: {expected}"
 
@@ -34,11 +36,23 @@ def check_model_file(path: Path) -> None:
         )
         raise UnsupportedFormatError(f"{path} is a folder: {hint}")
     if not path.is_file():
-        hint = "; hf:FOLDER is for the disc command, in Python it is disc.hf" if str(path).startswith("hf:") else ""
+        hint = _meant(str(path))
         raise UnsupportedFormatError(f"{path}: there is no such file{hint}")
     check_pointer(path)
     if path.suffix not in READ:
         raise UnsupportedFormatError(f"{path}: {_other_file(path.suffix)}")
+
+
+def _meant(given: str) -> str:
+    """What somebody may mean who gives no path of a file."""
+    if given.startswith("hf:"):
+        return "; hf:FOLDER is for the disc command, in Python it is disc.hf"
+    if Path(given).suffix in READ:
+        return ""
+    return (
+        "; a model is a file (.pt2, .onnx, .mlir, .mlirbc), a module, or for the disc command package.module:factory; "
+        "of Hugging Face a folder: disc.hf.DiscModelForFeatureExtraction.from_pretrained(FOLDER), or disc compile hf:FOLDER --task ..."
+    )
 
 
 def _other_file(suffix: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -154,12 +154,13 @@ def _map_values(value: object, spec: object, function: LeafMap) -> object:
     if isinstance(value, torch.Tensor):
         return function(value, spec)
     if isinstance(value, Mapping) and isinstance(spec, Mapping):
-        return {name: _map_values(part, spec.get(name), function) for name, part in value.items()}
+        named = {name: _map_values(part, spec.get(name), function) for name, part in value.items()}
+        return OrderedDict(named) if isinstance(value, OrderedDict) else named
     if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
         if len(value) != len(spec):
             raise ShapeConstraintError(f"dynamic_shapes has {len(spec)} entries for a {type(value).__name__} of {len(value)} inputs")
         parts = [_map_values(part, inner, function) for part, inner in zip(value, spec, strict=True)]
-        return type(value)(parts) if isinstance(value, list) else tuple(parts)
+        return type(value)(parts) if isinstance(value, list) else _tuple_as(value, parts)
     return value
 
 
@@ -171,5 +172,10 @@ def _map_specs(value: object, spec: object, function: LeafMap) -> object:
         return {name: _map_specs(value.get(name), inner, function) for name, inner in spec.items()}
     if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
         parts = [_map_specs(part, inner, function) for part, inner in zip(value, spec, strict=True)]
-        return parts if isinstance(spec, list) else tuple(parts)
+        return parts if isinstance(spec, list) else _tuple_as(spec, parts)
     return spec
+
+
+def _tuple_as(given: tuple[object, ...], parts: Sequence[object]) -> tuple[object, ...]:
+    """A tuple of the same class: a named one keeps its fields."""
+    return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)

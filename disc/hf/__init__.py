@@ -29,6 +29,11 @@ def __getattr__(name: str) -> object:
     return DiscModelForCausalLM
 
 
+def __dir__() -> list[str]:
+    """With what is imported when it is asked for."""
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "TASKS",
     "DiscModel",

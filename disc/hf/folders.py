@@ -50,6 +50,20 @@ GENERATION = "text-generation"
 DEFAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
 
 
+class _Compiled(transformers.PretrainedConfig):
+    """The config by which transformers' lists of models have ours; no folder has it."""
+
+    model_type = "disc"
+
+
+def make_known(model: type) -> None:
+    """Pipelines, which print thousands of names where the class of a model is none that they know, know this one from now on."""
+    for task in TASKS.values():
+        if task.model == model.__name__:
+            auto: Any = getattr(transformers, task.auto)
+            auto.register(_Compiled, model, exist_ok=True)
+
+
 def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str, object]]:
     """The model of a folder with weights in safetensors, and example inputs by name.
 

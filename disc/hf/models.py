@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 
 from disc.config import Options
-from disc.errors import DeviceError, InputRankError, InputTypeError, UnsupportedFormatError
-from disc.hf.folders import ARTIFACT, DEFAULTS, RECORD, check_task, load_folder, read_config
+from disc.errors import DeviceError, InputRankError, InputTypeError, UnsupportedFormatError, named_arguments
+from disc.hf.folders import ARTIFACT, DEFAULTS, RECORD, check_task, load_folder, make_known, read_config
 from disc.ral.executable import Executable, load
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ BESIDE = (  # files of tokenizers and processors, which are copied as they are
     "processor_config.json",
 )  # fmt: skip
 SWITCHES = ("return_dict", "output_attentions", "output_hidden_states", "use_cache")
+WORDS = {
+    "torch_dtype": 'dtype="bf16" computes matrix products so',
+    "device_map": "it runs on the CPU",
+    "options": "its options are dtype and threads",
+    "trust_remote_code": "no code of a folder is run",
+}
 Self = TypeVar("Self", bound="DiscModel")
 
 
@@ -45,12 +51,18 @@ class DiscModel:
         self._folder = folder
         self._names = [value.name for value in executable.inputs]
         self.main_input_name = self._names[0]
-        self.device = torch.device("cpu")
         self.dtype = torch.float32
         self.base_model_prefix = "model"
         self.framework = "pt"
 
+    @property
+    def device(self) -> torch.device:
+        """The CPU. A pipeline asks this before it looks for the class among those that it knows."""
+        make_known(type(self))
+        return torch.device("cpu")
+
     @classmethod
+    @named_arguments(lambda name: WORDS.get(name, "it has compile, dtype, threads and target"))
     def from_pretrained(
         cls: type[Self], folder: Folder, *, compile: bool = True, dtype: str = "f32", threads: int | None = None, target: str = "native"
     ) -> Self:
@@ -92,6 +104,8 @@ class DiscModel:
 
         Raises InputTypeError for switches that need another program (`output_attentions=True`), and as calls of an `Executable`.
         """
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):  # what a tokenizer gives, as it is
+            inputs, named = (), {**inputs[0], **named}
         as_tuple = named.pop("return_dict", None) is False
         given = self._by_name(inputs, self._without_switches(named))
         result: Any = self.executable(cast=True, **given)

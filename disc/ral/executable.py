@@ -112,6 +112,11 @@ class Value(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
 
 
+def _sizes(dims: Iterable[int | str]) -> tuple[int | str, ...]:
+    """Of a result, whose dims a manifest has as texts."""
+    return tuple(int(dim) if isinstance(dim, str) and dim.isdecimal() else dim for dim in dims)
+
+
 class Executable:
     """A compiled model. Call it with tensors of any accepted shape; the same kind comes back.
 
@@ -358,7 +363,8 @@ class Executable:
         unknown = [name for name in named if name not in expected]
         if missing or unknown:
             what = [f"missing {', '.join(map(repr, missing))}"] if missing else []
-            what += [f"unknown or given twice {', '.join(map(repr, unknown))}"] if unknown else []
+            for kind, names in (("unknown", set(unknown) - set(self._names)), ("given twice", set(unknown) & set(self._names))):
+                what += [f"{kind} {', '.join(repr(name) for name in unknown if name in names)}"] if names else []
             raise InputRankError(f"inputs by name: {'; '.join(what)}; the inputs are {', '.join(map(repr, self._names))}")
         return inputs + tuple(named[name] for name in expected)
 
@@ -409,7 +415,7 @@ class Executable:
     def outputs(self) -> tuple[Value, ...]:
         """Name, dtype and dims of each result."""
         records = results_of(self._manifest)
-        return tuple(Value(record["name"], record["dtype"], tuple(record.get("dims", "?" * record["rank"]))) for record in records)
+        return tuple(Value(record["name"], record["dtype"], _sizes(record.get("dims", "?" * record["rank"]))) for record in records)
 
     @property
     def state(self) -> State:

@@ -7,7 +7,7 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex, cast
 
-from disc.artifact.structure import CLASSES, kind_of, parts_of
+from disc.artifact.structure import CLASSES, RETURN_TYPES, kind_of, parts_of
 from disc.ral.caches import Layer, cache_of
 
 Build = Callable[[Sequence[object]], object]
@@ -69,6 +69,9 @@ def _class_of(kind: str, name: str, fields: list[str]) -> Callable[[dict[str | i
         make = cast("Callable[..., object]", found if known else Results)
     elif isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
         make = cast("Callable[..., object]", found)
+    elif module == RETURN_TYPES and isinstance(found, type) and getattr(found, "__match_args__", None) == tuple(fields):
+        of_torch = cast("Callable[[tuple[object, ...]], object]", found)
+        return lambda values: of_torch(tuple(values.values()))
     else:
         last = path.rpartition(".")[2]
         make = cast("Callable[..., object]", namedtuple(last if last.isidentifier() else "Results", fields, rename=True))

@@ -65,6 +65,11 @@ class State(MutableMapping[str, Array]):
         self.tensors: list[Array | _ral.Stored] = self._begin()
         self._gpu = HOST  # where all of them lie
 
+    def __repr__(self) -> str:
+        """Names, types and sizes."""
+        shown = (f"{name}: {each.dtype}{list(each.shape)}" for name, each in self.items())
+        return f"<disc.State {', '.join(shown) or 'without tensors'}>"
+
     def move(self, gpu: int, keep: Callable[[Array, int, int], _ral.Stored] | None = None) -> None:
         """All of them lie on this GPU from now on, or in this process's memory (HOST). keep: copies an array there, by its number."""
         if gpu == self._gpu:

@@ -119,7 +119,7 @@ class Core:
     def check_admin(self) -> None:
         """Raises UnsupportedRequestError on a server that was not started for administration."""
         if not self.settings.admin:
-            raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
+            raise UnsupportedRequestError("administration is switched off on this server: start it with --admin")
 
     def metadata(self) -> Fields:
         """ServerMetadata."""

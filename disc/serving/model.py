@@ -39,6 +39,7 @@ from disc.serving.signature import Signature, TensorSpec
 from disc.serving.statistics import Statistics
 from disc.serving.tensors import Array
 from disc.serving.text import IDS, MASK, Described, TextStep
+from disc.serving.text_files import TEXT
 from disc.serving.tracing import Trace
 
 PLATFORM = "disc"
@@ -94,7 +95,7 @@ class LoadedModel:
         return answer
 
     def _infer(self, request: Request, cancellation: Cancellation | None, trace: Trace | None, start: int) -> tuple[Answer, str]:
-        text = self.text if any(given.datatype == BYTES for given in request.inputs) else None
+        text = self.text if any(given.datatype == BYTES or given.name == TEXT for given in request.inputs) else None
         arrays = arrays_of(request, self.signature, self._limits) if text is None else text.arrays(request.inputs, self._limits)
         described = self._own_outputs + ([] if text is None else text.outputs)
         wanted = output_positions(request, [name for name, _, _ in described], self._limits)

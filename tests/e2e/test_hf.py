@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,16 @@ def saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_pipeline_cannot_tell(folder: Path, saved: Path) -> None:
+def test_a_pipeline_cannot_tell(folder: Path, saved: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: Any = transformers.pipeline("text-classification", model=str(folder), top_k=None)(TEXTS, batch_size=2)
     model = DiscModelForSequenceClassification.from_pretrained(saved, compile=False)
-    pipe = transformers.pipeline("text-classification", model=model, tokenizer=str(saved), top_k=None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with caplog.at_level("ERROR", "transformers"):
+        monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+        pipe = transformers.pipeline("text-classification", model=model, tokenizer=str(saved), top_k=None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        assert "is not supported for" not in caplog.text
+        caplog.clear()
+        transformers.pipeline("token-classification", model=model, tokenizer=str(saved))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        assert "is not supported for" in caplog.text, "of another task it is told"
     for found, wanted in zip(pipe(TEXTS, batch_size=2), expected, strict=True):
         assert [each["label"] for each in found] == [each["label"] for each in wanted]
         assert [each["score"] for each in found] == pytest.approx([each["score"] for each in wanted], abs=1e-5)

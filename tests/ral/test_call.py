@@ -184,9 +184,9 @@ def test_read_only_arrays_are_read(adder: Executable) -> None:
 def test_named_inputs(adder: Executable) -> None:
     a, b = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
     assert np.array_equal(adder(a, b=b), adder(b=b, a=a))
-    with pytest.raises(InputRankError, match=r"missing 'a'.*unknown or given twice 'c'"):
+    with pytest.raises(InputRankError, match=r"missing 'a'.*unknown 'c'"):
         adder(b=b, c=a)
-    with pytest.raises(InputRankError, match="unknown or given twice 'a'"):
+    with pytest.raises(InputRankError, match="given twice 'a'"):
         adder(a, a=a)
 
 

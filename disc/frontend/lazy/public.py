@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
@@ -42,9 +43,17 @@ class Lazy:
     options: those of `torch.compile(backend="disc", options=...)`.
     """
 
+    def __call__(self, *functions: Callable[..., object], **options: object) -> Any:
+        """What records within; or, as a decorator, the function that does. Raises: DiscError for options that are not there."""
+        within = self._within(**options)
+        if not functions:
+            return within
+        if len(functions) > 1 or not callable(functions[0]):
+            raise DiscError("disc.lazy takes options by name: with disc.lazy(threads=2): ..., or stands over a function as @disc.lazy")
+        return within(functions[0])
+
     @contextmanager
-    def __call__(self, **options: object) -> Iterator[None]:
-        """Records within. Raises: DiscError for options that are not there."""
+    def _within(self, **options: object) -> Iterator[None]:
         if _thread.active is not None:
             yield
             return
