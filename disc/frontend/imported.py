@@ -74,7 +74,7 @@ def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
     if kind is namedtuple:  # so PyTorch marks all of them; the class is the context
         return _record("named_tuple", context, context._fields, parts)
     if kind.__module__ == RETURN_TYPES:  # what `x.max(-1)`, `topk`, `linalg.svd` return
-        return _record("named_tuple", kind, kind.__match_args__, parts)
+        return _record("named_tuple", kind, cast("Sequence[str]", vars(kind)["__match_args__"]), parts)
     if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput
         return _record("record", kind, context, parts)
     return None

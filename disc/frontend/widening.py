@@ -13,6 +13,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.export import Dim
@@ -178,4 +179,5 @@ def _map_specs(value: object, spec: object, function: LeafMap) -> object:
 
 def _tuple_as(given: tuple[object, ...], parts: Sequence[object]) -> tuple[object, ...]:
     """A tuple of the same class: a named one keeps its fields."""
-    return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
+    of_parts: Any = getattr(type(given), "_make", tuple)
+    return of_parts(parts)

@@ -1,4 +1,6 @@
 """Calls: dtypes, layouts, kinds of tensors, given outputs, results."""
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
+# What a call returns is of the caller's kind: an `object` to a checker.
 
 from __future__ import annotations
 

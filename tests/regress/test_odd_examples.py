@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import disc
-from disc.errors import DiscWarning, InputRankError, UnsupportedFormatError
+from disc.errors import DiscError, DiscWarning, InputRankError, UnsupportedFormatError
 
 X = torch.randn(2, 3)
 
@@ -70,5 +70,5 @@ def test_lazy_is_a_decorator_with_and_without_parentheses() -> None:
     for decorate in (disc.lazy, disc.lazy(threads=1)):
         function = decorate(lambda x: torch.relu(x) + 1)
         torch.testing.assert_close(function(X), torch.relu(X) + 1)
-    with pytest.raises(disc.errors.DiscError, match="takes options by name"):
+    with pytest.raises(DiscError, match="takes options by name"):
         disc.lazy(3)

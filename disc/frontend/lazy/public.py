@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,14 +43,14 @@ class Lazy:
     options: those of `torch.compile(backend="disc", options=...)`.
     """
 
-    def __call__(self, *functions: Callable[..., object], **options: object) -> Any:
+    def __call__(self, function: object = None, /, **options: object) -> Any:
         """What records within; or, as a decorator, the function that does. Raises: DiscError for options that are not there."""
         within = self._within(**options)
-        if not functions:
+        if function is None:
             return within
-        if len(functions) > 1 or not callable(functions[0]):
+        if not callable(function):
             raise DiscError("disc.lazy takes options by name: with disc.lazy(threads=2): ..., or stands over a function as @disc.lazy")
-        return within(functions[0])
+        return within(function)
 
     @contextmanager
     def _within(self, **options: object) -> Iterator[None]:
