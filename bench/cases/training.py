@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -92,9 +93,47 @@ class MultiplicativeLstm(nn.Module):
         return F.cross_entropy(self.head(torch.stack(states, 1)).flatten(0, 1), words.flatten())
 
 
+class LstmClassifier(nn.Module):
+    """A class for the last token, by PyTorch's own layer."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(BYTES, 128), nn.LSTM(128, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, BYTES)
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.layer(self.embedding(ids))[0][:, -1]), words[:, -1])
+
+
+class Forces(nn.Module):
+    """An energy of the distances between atoms, [batch, atoms, 3]; its gradients by the places are fitted, too, as DeePMD does (Wang et al.
+    2018): the widths of its nets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs, self.fit = self._net(1, 25, 50, 100), nn.Sequential(self._net(100, 240, 240, 240), nn.Linear(240, 1))
+
+    @staticmethod
+    def _net(*widths: int) -> nn.Sequential:
+        return nn.Sequential(*(layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.Tanh())))
+
+    def energy(self, places: Tensor) -> Tensor:
+        difference = places.unsqueeze(1) - places.unsqueeze(2)
+        near = 1 / (difference.square().sum(-1, keepdim=True) + 1).sqrt()
+        return self.fit(self.pairs(near).mean(2)).sum((1, 2))
+
+    def forward(self, places: Tensor, energies: Tensor) -> Tensor:
+        forces = -torch.func.grad(lambda each: self.energy(each).sum())(places)
+        return F.mse_loss(self.energy(places), energies) + F.mse_loss(forces, places * 0.1)
+
+
 def _images(shape: Shape) -> Inputs:
     generator = torch.Generator().manual_seed(sum(shape))
     return random_tensor(*shape, 1, 28, 28), torch.randint(CLASSES, shape, generator=generator)
+
+
+def _atoms(shape: Shape) -> Inputs:
+    return random_tensor(*shape, 3), random_tensor(shape[0])
 
 
 def _words(count: int) -> Callable[[Shape], Inputs]:
@@ -119,6 +158,11 @@ TRAINING_CASES = (
         "training-mlstm", "mLSTM, 16 steps", _step(lambda: MultiplicativeLstm(512)), _words(BYTES), ((16, 16), (32, 16)), (0,), (5, 16),
         network=True,
     ),
+    Case(
+        "training-lstm", "nn.LSTM, 256 units", _step(lambda: LstmClassifier(256)), _words(BYTES), ((16, 50), (32, 100)), (0, 1), (5, 16),
+        network=True,
+    ),
+    Case("training-forces", "forces, as of DeePMD", _step(Forces), _atoms, ((2, 32), (4, 64)), (0, 1), (3, 9), network=True),
     # What is dropped is drawn anew in every call: losses agree as far as means do.
     Case(
         "training", "Transformer, 4 layers, dropout", _step(lambda: Transformer(256, 4, 1024, 4, VOCABULARY, 0.1)), _words(VOCABULARY),
