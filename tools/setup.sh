@@ -21,9 +21,13 @@ disc_setup() {
   . "$venv/bin/activate" || return 1
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     # torch first: what comes later must fit the pinned version, not the other way round.
+    echo "setup: pip" >&2
     python -m pip install --quiet --upgrade "pip>=25.1,<27" || return 1 # knows --group
+    echo "setup: PyTorch" >&2
     python -m pip install --quiet "torch==2.13.0" || return 1
+    echo "setup: build tools" >&2
     python -m pip install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja || return 1
+    echo "setup: disc and the other packages; its C++ runtime is compiled, which takes minutes" >&2
     python -m pip install --quiet --no-build-isolation --constraint "$constraints" --editable "$root[$extras]" "${groups[@]}" || return 1
     echo "$wanted" >"$stamp"
   else

@@ -16,6 +16,7 @@ PAGES = sorted(
 ELSEWHERE = {  # page → the test that runs its blocks
     "docs/architecture.md": "tests/unit/test_worked_example.py",
     "docs/custom-ops.md": "tests/diff/test_custom_ops.py",
+    "examples/cpp/README.md": "tests/e2e/test_cpp_example.py",
     "examples/embedding_server/README.md": "tests/e2e/test_examples.py",
     "examples/image_server/README.md": "tests/e2e/test_examples.py",
     "examples/sentence_pipeline/README.md": "tests/e2e/test_examples.py",
@@ -29,6 +30,7 @@ NOT_RUN = {  # page → the first words of a block → why
         "import tritonclient.grpc": "tests/serving/test_foreign_clients.py runs it, in an environment with Triton's client",
     },
     "docs/deployment.md": {
+        "import numpy as np\nimport tritonclient": "tests/serving/test_foreign_clients.py asks so, in an environment with Triton's client",
         "pip install": "changes the environment; tests/unit/test_installation.py builds and installs the wheel",
         "cp new.disc": "tests/serving/test_served_files.py replaces models so",
         "pip wheel": "needs docker; tests/serving/test_deploy.py checks the files that it names",
