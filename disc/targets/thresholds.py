@@ -295,6 +295,7 @@ class GraphThresholds:
     batch_bytes: bytes of a weight up to which it is stacked with others into a batched dot.
     quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
     turned_readers: products, at least, that read one matrix along its rows, for it to be transposed once for all of them.
+    lifted_columns: columns, at least, that a factor has in each instance, for a shared left factor to be multiplied by each on its own.
     """
 
     last_channels: int
@@ -303,6 +304,7 @@ class GraphThresholds:
     batch_bytes: int
     quantize_least: int
     turned_readers: int
+    lifted_columns: int
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ _GRAPH = GraphThresholds(
     batch_bytes=CACHES.l2 // 4,  # chosen: a larger weight keeps the cores busy on its own, while stacking the other operands costs a copy
     quantize_least=32,  # chosen: with fewer there is too little work per element quantized
     turned_readers=3,  # chosen: one or two products may have rows enough to pack the matrix for themselves
+    # Measured: [64, 128] times B of [128, 64] is 1.07 (B = 64) and 1.06 times as fast as one product whose result is transposed.
+    lifted_columns=64,
 )
 _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers

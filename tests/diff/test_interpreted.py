@@ -141,6 +141,27 @@ def test_errors_are_those_of_the_code(model: Learnt) -> None:
     same([info.value.results[each] for each in good], eager(model.module, [instances[each] for each in good]))
 
 
+@pytest.mark.parametrize("wrong", ["text", "shape"])
+def test_an_instance_of_another_form_that_fails(model: Learnt, wrong: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It has Python's error; the others are interpreted, in this batch and in those after it."""
+    before = model.interpreted()
+    for seed in range(3):
+        instances = parts(6, 30 + seed)
+        if wrong == "text":
+            instances[2].word = "word"  # pyright: ignore
+        else:
+            instances[2].at = torch.randn(3 * HIDDEN)
+        with pytest.raises(InstanceError) as info:
+            model.batched.batch(instances)
+        assert [*info.value.failures] == [2]
+        good = [0, 1, 3, 4, 5]
+        same([info.value.results[each] for each in good], eager(model.module, [instances[each] for each in good]))
+    instances = parts(6, 40)
+    same(model.batched.batch(instances), eager(model.module, instances))
+    assert model.interpreted() == before + 4, model.batched.explain()
+    assert "failed while attempting" not in capfd.readouterr().err
+
+
 class Word(int):
     """A number that is more than a number."""
 
@@ -173,12 +194,14 @@ def test_properties_that_change(model: Learnt, monkeypatch: pytest.MonkeyPatch) 
     same(model.batched.batch(instances), eager(model.module, instances))
 
 
-@pytest.mark.parametrize("change", ["class", "subclass", "tuple", "strided", "float"])
+@pytest.mark.parametrize("change", ["class", "tuple", "strided", "float", "subclass"])
 def test_other_forms_of_instances(model: Learnt, change: str) -> None:
     """The last test of this model: forms that are learnt stay."""
-    for _ in range(2):
+    before = model.interpreted()
+    for _ in range(4):
         instances = odd(change)
         same(model.batched.batch(instances), eager(model.module, instances))
+    assert model.interpreted() > before or change == "subclass", model.batched.explain()  # each of whose values is a block of its own
 
 
 class Same(nn.Module):

@@ -244,7 +244,8 @@ def test_attributes_that_only_hold() -> None:
 
     names = {"is_leaf", "left", "right", "word"}
     for kind in (Tree, Slots, SimpleNamespace):
-        check_plain(kind, names)
+        getters = check_plain(kind, names)
+    assert getters == {} and check_plain(Tree, names)["is_leaf"][2:] == ("left", False)
     for kind in (Calls, Chain, Finds):
         with pytest.raises(NotPlain):
             check_plain(kind, names)

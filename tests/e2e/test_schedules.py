@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from torch import nn
 
 from disc.api import compile_block
 from disc.config import Options
-from disc.errors import CompilerBug, ShapeConstraintError, StructureError
+from disc.errors import CompilerBug, CycleError, MissingFieldError, ShapeConstraintError, StructureError
+from disc.ral.plain_objects import check_plain
 from disc.ral.schedule import NodeKind, Question, Schedule, ScheduledBlock, Structures
 
 HIDDEN, WORDS = 19, 11
@@ -212,3 +214,55 @@ def test_values_are_checked_and_rows_too(compiled: Compiled) -> None:
         compiled.schedule.run((table,), [3], np.array([[0, 1, 0]]), np.array([1]))
     with pytest.raises(CompilerBug, match="a batch of 2 rows at index 3 of 4"):
         compiled.schedule.run((table,), [0], np.array([[0, 2, 3]]), np.zeros(4, np.int64))
+
+
+def test_properties_that_ask_for_none(compiled: Compiled) -> None:
+    """Such a property is answered without a call, for as long as its code and its class are what they were."""
+
+    class Asked:
+        def __init__(self, left: object = None, right: object = None) -> None:
+            self.word, self.left, self.right = 1, left, right
+
+        @property
+        def is_leaf(self) -> bool:
+            return self.left is None
+
+    class Others:
+        @property
+        def without_right(self) -> bool:
+            return self.right is None  # pyright: ignore[reportAttributeAccessIssue]
+
+        @property
+        def with_left(self) -> bool:
+            return self.left is not None  # pyright: ignore[reportAttributeAccessIssue]
+
+    names = {"is_leaf", "left", "right", "word"}
+    kinds = [NodeKind(0, {}, {"word": "word"}, (), ("word",)), NodeKind(1, {"left": "left", "right": "right"}, {}, (("left", 0),) * 4, ())]
+    known = Structures(compiled.schedule, kinds, 2, Question("is_leaf", False, 0, 1), lambda kind: check_plain(kind, names))
+
+    def nodes(root: object) -> list[int]:
+        return [int(count) for _, count, _ in known.walk([root], [0])[0]]
+
+    leaf, whole = Asked(), Asked(Asked(), Asked())
+    half = Asked(leaf)
+    assert nodes(whole) == [2, 1] and nodes(Asked(leaf, leaf)) == [1, 1]
+    with pytest.raises(MissingFieldError, match="right"):
+        nodes(half)
+    getter: Any = Asked.is_leaf.fget
+    getter.__code__ = Others.without_right.fget.__code__  # pyright: ignore[reportOptionalMemberAccess]
+    assert nodes(half) == [1] and nodes(whole) == [2, 1]
+    Asked.is_leaf = Others.with_left  # pyright: ignore[reportAttributeAccessIssue]
+    assert nodes(half) == nodes(whole) == [1]
+
+
+def test_a_cycle_of_one_owner(compiled: Compiled) -> None:
+    """Only its class holds the object that is its own child."""
+
+    class Endless:
+        word, right, is_leaf = 1, None, False
+        left: Any
+
+    Endless.left = Endless()
+    Endless.right = Endless.left
+    with pytest.raises(CycleError, match="left"):
+        compiled.structures.walk([Endless()], [0])

@@ -24,3 +24,16 @@ func.func @main(%a: tensor<?x4xf32, [@S0, 4]>, %b: tensor<4x5xf32, [4, 5]>) -> t
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<?x4xf32, [@S0, 4]>, tensor<4x5xf32, [4, 5]>) -> tensor<?x5xf32, [@S0, 5]>
   return %0 : tensor<?x5xf32, [@S0, 5]>
 }
+
+// -----
+// A matrix that all share times a matrix of 64 columns of each instance: one product for each, in the order of its result.
+// CHECK: %[[W:.*]] = "disc.weight"()
+// CHECK: %[[EACH:.*]] = "disc.broadcast_in_dim"(%[[W]]) {dims = array<i64: 1, 2>, maybe = array<i64>} : (tensor<3x4xf32, [3, 4]>) -> tensor<?x3x4xf32, [@B, 3, 4]>
+// CHECK: stablehlo.dot_general %[[EACH]], %{{.*}}, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+// CHECK-NOT: transpose
+// CHECK: return %{{.*}} : tensor<?x3x64xf32, [@B, 3, 64]>
+func.func @main(%a: tensor<4x64xf32, [4, 64]>) -> tensor<3x64xf32, [3, 64]> {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<3x4xf32, [3, 4]>
+  %0 = stablehlo.dot_general %w, %a, contracting_dims = [1] x [0] : (tensor<3x4xf32, [3, 4]>, tensor<4x64xf32, [4, 64]>) -> tensor<3x64xf32, [3, 64]>
+  return %0 : tensor<3x64xf32, [3, 64]>
+}

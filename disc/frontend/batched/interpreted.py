@@ -5,7 +5,7 @@ compiled, for an error, the model's code runs."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -16,12 +16,12 @@ from disc.frontend.batched.facts import TABLES
 from disc.frontend.batched.instance_types import ODD
 from disc.frontend.batched.launches import executable_of
 from disc.frontend.batched.regions import Kind
-from disc.frontend.batched.rows import RowClass, row_class
+from disc.frontend.batched.rows import RowClass, own_rows, row_class
 from disc.frontend.batched.skeleton import Learnt, Skeleton
 from disc.frontend.batched.skeleton_values import OBJECT, Constants, NotSkeletal
 from disc.ral import _ral
 from disc.ral.block_programs import MOST_NODES
-from disc.ral.plain_objects import NotPlain, check_plain
+from disc.ral.plain_objects import Getter, NotPlain, check_plain
 from disc.ral.schedule import Schedule, ScheduledBlock
 from disc.ral.skeletal import native_skeleton
 
@@ -84,12 +84,12 @@ class Interpreted:
             sizes[count] = sizes.get(count, 0) + 1
         return results, failed, len(launches)
 
-    def refuses(self, instance: object) -> bool:
-        """Whether an instance is of another form."""
+    def refuses(self, instance: object) -> str:
+        """Why an instance is of another form; empty for one that is not."""
         try:
-            return bool(self._native.refuses(self._reader, [instance], MOST_NODES))
-        except NotPlain:
-            return True
+            return self._native.refuses(self._reader, [instance], MOST_NODES, self._stacked)
+        except NotPlain as reason:
+            return str(reason)
 
     def _block(self, kind: Kind) -> ScheduledBlock:
         executable, number = executable_of(kind), self._classes.index
@@ -111,7 +111,7 @@ class Interpreted:
         kind, rows = self._classes[table], torch.from_numpy(data)
         shape = (len(rows), *kind.shape)
         whole = rows.view(kind.dtype).reshape(shape) if rows.shape[1] else torch.empty(shape, dtype=kind.dtype)
-        return [each.data for each in whole.unbind(0)]  # no views, which PyTorch lets nobody change where gradients are recorded
+        return own_rows(whole)
 
     # --- classes of nodes -------------------------------------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ class Interpreted:
             hasattr(kind, name) for name in ODD
         )
 
-    def _check(self, kind: type) -> None:
-        """Raises NotPlain where attributes of a class's objects are found otherwise than when this was made."""
+    def _check(self, kind: type) -> dict[str, Getter]:
+        """As `check_plain` of what a class's objects hold. Raises NotPlain where attributes are found otherwise than when this was made."""
         if self._known.get(kind) != self._signature(kind):
             raise NotPlain(f"{kind.__name__} has other properties than it had")
-        check_plain(kind, {name for name in self._names if not isinstance(inspect.getattr_static(kind, name, None), property)})
+        return check_plain(kind, {name for name in self._names if not isinstance(inspect.getattr_static(kind, name, None), property)})
 
 
 def _is_compiled(kind: Kind) -> bool:
@@ -178,7 +178,9 @@ class Interpreter:
         self._tried: object = None
         self._times = 0  # that it was made
         self._in_vain = 0  # batches in a row of which Python had to run most instances
-        self._odd: list[object] = []  # instances that it was not made for
+        self._odd: list[object] = []  # instances of other forms that the code has results for
+        self._shown: Sequence[object] = []  # what the last skeleton was made for
+        self._refused: dict[int, object] = {}  # of the last batch, by number: instances of other forms
 
     @property
     def runs(self) -> bool:
@@ -192,35 +194,61 @@ class Interpreter:
     def prepare(self, model: Learnt, examples: Sequence[object], modules: Sequence[torch.nn.Module], known: object) -> bool:
         """Makes the skeleton, if that was not tried with what is known now. Whether something of the model may have been learnt."""
         if self._made is not None and not self._made.holds():
-            self._made = None
+            self._made = self._tried = None
         if self._made is not None or known == self._tried or self._times >= MOST_TIMES or self._in_vain >= IN_VAIN:
             return False
         self._tried = known
+        if self._odd and not self._make(model, [*examples, *self._odd], modules):
+            self._odd = []  # which no skeleton with the others has
+        if self._made is None and not self._make(model, examples, modules) and self._shown:
+            self._make(model, self._shown, modules)
+        return True
+
+    def _make(self, model: Learnt, examples: Sequence[object], modules: Sequence[torch.nn.Module]) -> bool:
         try:
-            self._made = Interpreted(model, [*examples, *self._odd], modules)
-            self.reason = None
-            self._times += 1
+            self._made = Interpreted(model, examples, modules)
         except (NotSkeletal, NotPlain) as reason:
             self.reason = str(reason)
+            return False
+        self.reason, self._shown = None, examples
+        self._times += 1
         return True
 
     def run(self, instances: Sequence[object]) -> Ran | None:
-        """None where the code has to run for all instances."""
+        """None where the code has to run for all instances. Those of another form than that it was made for have no results."""
         if self._made is None:
             return None
         ran = self._made.run(instances)
         if not isinstance(ran, str):
+            self._refused = {}
             return ran
-        odd = next((each for each in instances if self._made.refuses(each)), None)
-        self._odd = [*self._odd, odd][-MOST_ODD:] if odd is not None else self._odd
-        self.reason, self._made, self._tried = ran, None, None
-        return None
+        reasons = {number: why for number, each in enumerate(instances) if (why := self._made.refuses(each))}
+        others = [each for number, each in enumerate(instances) if number not in reasons]
+        if reasons:
+            ran = self._made.run(others) if others else ([], {}, 0)
+        if isinstance(ran, str):
+            self.reason, self._made, self._tried = ran, None, None
+            return None
+        self._refused = {number: instances[number] for number in reasons}
+        return _merged(ran, reasons, len(instances))
 
-    def judge(self, why: dict[int, str], failed: int, instances: int, learnt: bool) -> None:
-        """After Python ran the instances that had no result: why, by their numbers; failed: how many of them have none in Python either."""
-        right = len(why) - failed
-        if right and learnt:
+    def judge(self, why: dict[int, str], failures: Collection[int], instances: int, learnt: bool) -> None:
+        """After Python ran the instances that had no result: why, by their numbers; failures: which of them have none in Python either."""
+        right = [number for number in why if number not in failures]
+        odd = [self._refused[number] for number in right if number in self._refused] if self._times < MOST_TIMES else []
+        if odd or (right and learnt):
+            self._odd = [*self._odd, *odd][-MOST_ODD:]
             self._made = self._tried = None
-        self._in_vain = self._in_vain + 1 if 2 * right > instances else 0
+        self._in_vain = self._in_vain + 1 if 2 * len(right) > instances else 0
         if self._in_vain >= IN_VAIN:
             self.reason, self._made = next(iter(why.values())), None
+
+
+def _merged(ran: Ran, reasons: dict[int, str], count: int) -> Ran:
+    """The results of a batch without the instances of `reasons` as those of the whole one."""
+    results, why, launches = ran
+    numbers = [number for number in range(count) if number not in reasons]
+    whole: list[object] = [None] * count
+    for number, result in zip(numbers, results, strict=True):
+        whole[number] = result
+    return whole, dict(sorted({**reasons, **{numbers[place]: each for place, each in why.items()}}.items())), launches

@@ -175,7 +175,7 @@ class Model:
             return None
         results, why, launches = ran
         self.counts.batches += not why
-        self.counts.interpreted += 1
+        self.counts.interpreted += len(why) < len(arguments)
         self.counts.instances += len(arguments) - len(why)
         self.counts.launches += launches
         return self._completed(arguments, results, why) if why else results
@@ -191,7 +191,7 @@ class Model:
             found, failures = error.results, {numbers[place]: each for place, each in error.failures.items()}
         for number, result in zip(why, found, strict=True):
             results[number] = result
-        self._interpreter.judge(why, len(failures), len(arguments), known != (Seen.changes, Kind.made, self.counts.compiles))
+        self._interpreter.judge(why, failures, len(arguments), known != (Seen.changes, Kind.made, self.counts.compiles))
         if failures:
             raise InstanceError(self._failure_text(failures), results, failures)
         return results

@@ -108,7 +108,8 @@ class _Lowering:
 
     def _assign(self, node: ast.Assign) -> None:
         single = node.targets[0] if len(node.targets) == 1 else None
-        value = self._atom(node.value, single.id if isinstance(single, ast.Name) else None)
+        given = _drained(node.value) if isinstance(single, ast.Tuple | ast.List) else node.value  # all of a generator is unpacked
+        value = self._atom(given, single.id if isinstance(single, ast.Name) else None)
         for target in node.targets:
             self._bind(target, value)
 
@@ -305,12 +306,14 @@ class _Lowering:
         return ast.Call(callee, arguments, keywords)
 
     def _argument(self, node: ast.expr, call: ast.Call) -> ast.expr:
+        if isinstance(node, ast.Starred):
+            return self._element(_at(ast.Starred(_drained(node.value), ast.Load()), node))
         if not isinstance(node, ast.GeneratorExp):
             return self._element(node)
         called = ast.unparse(call.func).rpartition(".")[2]
         if called not in DRAINING:
             raise NotUnderstood(f"`{called}` may take a part of the generator `{ast.unparse(node)}`", node.lineno)
-        return self._comprehension(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
+        return self._atom(_drained(node))
 
     def _conditional(self, node: ast.BoolOp | ast.IfExp) -> ast.expr:
         """`a and b`, `a or b`, `a if c else b`: a name that a branch binds."""
@@ -393,6 +396,11 @@ class _Lowering:
         method = "append" if isinstance(node, ast.ListComp) else "add"
         added = ast.Call(ast.Attribute(container, method, ast.Load()), [self._atom(node.elt)], [])
         self._out.append(Compute(node.lineno, "call", self._name(), _at(added, node)))
+
+
+def _drained(node: ast.expr) -> ast.expr:
+    """A generator whose items are all taken at once is the list of them."""
+    return ast.copy_location(ast.ListComp(node.elt, node.generators), node) if isinstance(node, ast.GeneratorExp) else node
 
 
 _KEYWORDS: dict[type[ast.stmt], str] = {ast.FunctionDef: "def", ast.ClassDef: "class", ast.AsyncFunctionDef: "async def"}

@@ -10,7 +10,7 @@ import torch
 from disc.errors import AliasError
 from disc.frontend.batched.launches import Programs, Table
 from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
-from disc.frontend.batched.rows import Row, RowClass, row_class, settled
+from disc.frontend.batched.rows import Row, RowClass, own_rows, row_class, settled
 from disc.frontend.batched.techniques import Techniques
 from disc.frontend.batched.tracing import make_kind
 from disc.ral import _ral
@@ -180,8 +180,7 @@ class Recorder(_ral.Tape):
                 groups.setdefault(row.kind, []).append(row)
         for kind, members in groups.items():
             data = self.tables[kind].data[torch.tensor([each.place for each in members])]
-            for row, value in zip(members, data.unbind(0), strict=True):
-                own = value.data  # no view, which PyTorch lets nobody change where gradients are recorded
+            for row, own in zip(members, own_rows(data), strict=True):
                 row.value, row.version = own, own._version
 
     def hand_out(self, rows: Sequence[Row]) -> None:

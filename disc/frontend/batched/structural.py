@@ -24,7 +24,7 @@ from disc.frontend.batched.classify import Classes
 from disc.frontend.batched.emit import CALL
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.regions import INDEX, Kind, Region
-from disc.frontend.batched.rows import Row, RowClass
+from disc.frontend.batched.rows import Row, RowClass, own_rows
 from disc.frontend.batched.steps import Branch, Compute, Return, Seen, Step, Unpack, defines, walk
 from disc.ral.plain_objects import NotPlain, check_plain
 from disc.ral.schedule import NodeKind, Question, Schedule, ScheduledBlock, Structures
@@ -443,7 +443,7 @@ class Recursion:
 
     def _rows(self, table: int, rows: np.ndarray) -> list[torch.Tensor]:
         found = self._tables[table].index_select(0, torch.from_numpy(np.ascontiguousarray(rows)))
-        return [each.data for each in found.unbind(0)]  # no views, which PyTorch lets nobody change where gradients are recorded
+        return own_rows(found)
 
 
 def find_recursion(root: Function, owner: tuple[object, ...], find: Find) -> Recursion | str:

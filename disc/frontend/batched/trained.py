@@ -16,7 +16,7 @@ from disc.frontend.batched.model import Model
 from disc.frontend.batched.recorder import Recorder, Tensors
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.reused import Loan, Memory
-from disc.frontend.batched.rows import Row, RowClass
+from disc.frontend.batched.rows import Row, RowClass, own_rows
 from disc.frontend.batched.structural import UNKNOWN, Recursion, Walked
 from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock
 
@@ -192,7 +192,7 @@ class WalkedBatch:
         weights = {id(weight): weight for kind in self._recursion.kinds for weight, _ in kind.weights if weight.requires_grad}
         for number, kind in enumerate(self._recursion.results):
             places = self._walked.rows[:, number].tolist()
-            values = [each.data for each in self._tables[kind][places].unbind(0)]
+            values = own_rows(self._tables[kind][places])
             targets = [_fixed(kind, place) for place in places]
             leaves = list(weights.values()) if kind.dtype.is_floating_point else []
             columns.append(attached(self, len(self._launches), values, targets, leaves))

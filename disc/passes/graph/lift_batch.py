@@ -41,7 +41,7 @@ class LiftBatch(Pass):
         own = [number for number in range(len(block.arguments)) if number not in shared]
         if not own:
             raise DiscError("all arguments are shared by all instances: there is nothing to compute for each of them")
-        lift = Lifting(_declare_symbol(module, own))
+        lift = Lifting(_declare_symbol(module, own), state.thresholds.graph.lifted_columns)
         for number in own:
             argument = block.arguments[number]
             argument.set_type(lift.kind(argument.type))

@@ -8,6 +8,7 @@ mirror the rules of `find-batch-dim`, which proves what they make. What is here 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 from torch_mlir import ir
@@ -23,10 +24,11 @@ ZERO_TEXT = "0"
 
 
 class Lifting:
-    """The values of a block that have the dim `symbol` in front."""
+    """The values of a block that have the dim `symbol` in front. columns: as `GraphThresholds.lifted_columns`."""
 
-    def __init__(self, symbol: str) -> None:
+    def __init__(self, symbol: str, columns: int) -> None:
         self.symbol = symbol
+        self.columns = columns
         self.entry: ir.Attribute = ir.FlatSymbolRefAttr.get(symbol)
         self.lifted: set[ir.Value] = set()
 
@@ -160,8 +162,11 @@ def _reduce_window(lift: Lifting, op: ir.Operation) -> None:
 
 
 def _dot(lift: Lifting, op: ir.Operation) -> None:
-    """Of two lifted factors, instances are a batch dim. Of one, they are a free dim of it: the rows of one product with what they share."""
+    """Of two lifted factors, instances are a batch dim. Of one, they are a free dim of it: the rows of one product with what they share;
+    but where each instance's right factor has columns enough for a product of its own, whose result needs no transpose."""
     numbers, (left, right) = DotNumbers.of(op), tuple(op.operands)
+    if left not in lift.lifted and _has_columns(numbers, right, lift.columns):
+        op.operands[0] = left = lift.with_rows(left, op)
     if left in lift.lifted and right in lift.lifted:
         (lb, rb), (lc, rc) = numbers.batching, numbers.contracting
         both = DotNumbers(((0, *_up(lb)), (0, *_up(rb))), (_up(lc), _up(rc)))
@@ -184,6 +189,13 @@ def _dot(lift: Lifting, op: ir.Operation) -> None:
         first = [batches + 1 + columns + number for number in range(len(free[0]))]
         order = [batches, *range(batches), *first, *(batches + 1 + number for number in range(columns))]
     lift.replace(op, _ordered(lift, made, order, op))
+
+
+def _has_columns(numbers: DotNumbers, right: ir.Value, least: int) -> bool:
+    """Whether a lifted right factor has so many columns in each instance."""
+    dims = entries(right.type)[1:]
+    sizes = [static_size(dims[dim]) for dim in numbers.free(1, len(dims))]
+    return prod(each or 0 for each in sizes) >= least
 
 
 def _up(dims: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,13 @@
 
 Arguments of one number are rows of one table. The tables come first, in order of first use, then a vector of i64 for each argument that is
 a row, then the other arguments. Whoever calls the program sees to it that the numbers are those of rows (`ral_run_batches` checks them): no
-kernel reports one that is not. Requires and keeps stage `named`, after `lift-batch`: to `find-batch-dim` a table is no argument of rows.
+kernel reports one that is not. Rows that are stacked for a product are copied there once; other products read them from the stack:
+
+    %y = stablehlo.dot_general %l, %v                %s = stablehlo.concatenate %l, %r    %l2 = "disc.slice"(%s)
+    %s = stablehlo.concatenate %l, %r          →     %y = stablehlo.dot_general %l2, %v
+    %z = stablehlo.dot_general %w, %s                %z = stablehlo.dot_general %w, %s
+
+Requires and keeps stage `named`, after `lift-batch`: to `find-batch-dim` a table is no argument of rows.
 """
 
 from __future__ import annotations
@@ -19,9 +25,9 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.errors import CompilerBug
 from disc.ir.op_table import IN_RANGE
-from disc.ir.ops import build, main_block, main_function, string_attr, strings, terminator_of
+from disc.ir.ops import build, int_attr, main_block, main_function, string_attr, strings, terminator_of
 from disc.ir.passes import CompileState, Pass
-from disc.ir.rewriting import element_type, entries, named_type
+from disc.ir.rewriting import element_type, entries, named_type, static_size
 from disc.ir.stages import load_env
 from disc.passes.graph.lift_batch import SHARED
 
@@ -89,9 +95,12 @@ class _Rewrite:
         vectors = {place: self.block.add_argument(named_type(word, [rows]), unknown) for place in self.numbers}
         others = {place: self.block.add_argument(self.old[place].type, unknown) for place in self.rest}
         first = self.block.operations[0].operation
+        gathered: list[ir.Value] = []
         for place, argument in enumerate(self.old):
             value = others[place] if place in others else _gather(tables[self.numbers[place]], vectors[place], argument.type, first)
             argument.replace_all_uses_with(value)
+            gathered += [value] if place not in others else []
+        _read_stacks(gathered)
         for _ in self.old:
             self.block.erase_argument(0)
         self._declare_types()
@@ -144,6 +153,43 @@ def _gather(table: ir.Value, rows: ir.Value, kind: ir.Type, before: ir.Operation
     sizes = [_text(entry) for entry in rest]
     attributes = {"dimension_numbers": numbers, "sizes": strings("1", *sizes), IN_RANGE: ir.UnitAttr.get()}
     return build("disc.gather", [table, rows], [kind], attributes, before=before).results[0]
+
+
+def _read_stacks(gathered: Sequence[ir.Value]) -> None:
+    """Products that read gathered rows which are stacked for another product read the stack."""
+    for stack in dict.fromkeys(op for value in gathered for op in _readers(value) if op.name == "stablehlo.concatenate"):
+        parts, dim = list(stack.operands), int_attr(stack, "dimension")
+        sizes = [static_size(entries(part.type)[dim]) for part in parts]
+        others = [[op for op in _readers(part) if op != stack] for part in parts]
+        products = all(op.name == "stablehlo.dot_general" for each in (_readers(stack.results[0]), *others) for op in each)
+        apart = len(set(parts)) == len(parts) and all(part in gathered for part in parts)
+        if not (products and apart and any(others)) or None in sizes[:-1]:
+            continue
+        stack.move_after(gathered[-1].owner)
+        start = 0
+        for part, size, readers in zip(parts, sizes, others, strict=True):
+            if readers:
+                own = _part(stack.results[0], part.type, dim, start)
+                for op in readers:
+                    for place in [place for place, each in enumerate(op.operands) if each == part]:
+                        op.operands[place] = own
+            start += size or 0
+
+
+def _readers(value: ir.Value) -> list[ir.Operation]:
+    return list(dict.fromkeys(use.owner.operation for use in value.uses))
+
+
+def _part(stack: ir.Value, kind: ir.Type, dim: int, start: int) -> ir.Value:
+    """The part of a stack that begins at `start`, behind it."""
+    rank = len(entries(kind))
+    attributes = {
+        "starts": strings(*(str(start if each == dim else 0) for each in range(rank))),
+        "strides": ir.DenseI64ArrayAttr.get([1] * rank),
+    }
+    made = build("disc.slice", [stack], [kind], attributes, before=stack.owner)
+    made.move_after(stack.owner)
+    return made.results[0]
 
 
 def _name(entry: dict[str, ir.Attribute], place: int) -> str:

@@ -58,7 +58,7 @@ class InstanceWalk {
     const auto& classes = reader_.classes_;
     const auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.type.ptr() == reinterpret_cast<PyObject*>(type); });
     if (found == classes.end()) refuse(object, "nodes of other classes");
-    reader_.check_(type);
+    reader_.check_(type, {});
     last_ = &*found;
     return *last_;
   }

@@ -23,6 +23,7 @@ bool is_integral(const nb::object& value) {
   return !PyBool_Check(value.ptr()) && nb::isinstance(value, nb::module_::import_("numbers").attr("Integral"));
 }
 
+// The number of a node is its place in the arrays. An object that one attribute alone holds is reached once: of others numbers are kept.
 class Walk {
  public:
   Walk(const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds, size_t fields, size_t columns, TypeCheck& check)
@@ -34,8 +35,7 @@ class Walk {
   int64_t node_of(nb::object root) {
     const int64_t known = numbers_.at(root.ptr());
     if (known >= 0) return known;
-    open(std::move(root));
-    int64_t last = ObjectNumbers::kNew;
+    int64_t last = open(std::move(root), true);
     while (!path_.empty()) {
       Frame& frame = path_.back();
       const KindAttributes& kind = kinds_[static_cast<size_t>(frame.kind)];
@@ -44,14 +44,14 @@ class Walk {
         if (!path_.empty()) take_child(last);
         continue;
       }
-      nb::object child = attribute(frame.object, kind.fields[frame.next].second);
+      nb::object child = std::move(waiting_[frame.first_child + frame.next]);
       if (child.is_none()) fail(frame, kind.fields[frame.next].second, "it is None; a node of this kind needs a child there", RAL_ERROR_MISSING);
-      const int64_t number = numbers_.at(child.ptr());
+      // of a class's attribute there may be a cycle with one owner: it is deep before it is endless
+      const bool kept = Py_REFCNT(child.ptr()) > kOwnerAndWalk || path_.size() > kDeep;
+      int64_t number = kept ? numbers_.at(child.ptr()) : ObjectNumbers::kNew;
       if (number == ObjectNumbers::kOpen) cycle(child.ptr());
-      if (number == ObjectNumbers::kNew)
-        open(std::move(child));
-      else
-        take_child(number);
+      if (number == ObjectNumbers::kNew) number = open(std::move(child), kept);
+      if (number >= 0) take_child(number);
     }
     return last;
   }
@@ -59,20 +59,27 @@ class Walk {
   FlatStructure take() { return std::move(flat_); }
 
  private:
+  static constexpr Py_ssize_t kOwnerAndWalk = 2;
+  static constexpr size_t kDeep = 1 << 10;
+
   struct Frame {
-    PyObject* object;
+    nb::object object;
     int32_t kind;
+    bool kept;  // its number is in `numbers_`
     size_t next;  // field
+    size_t first_child;  // in `waiting_`
   };
 
-  int32_t kind_of(PyObject* object) {
+  // The object's kind; `last`: the value of the attribute that was asked for last.
+  int32_t kind_of(PyObject* object, nb::object& last, const nb::object*& asked) {
     int32_t at = 0;
     while (at >= 0) {
-      const Question& question = questions_[static_cast<size_t>(at)];
-      const nb::object value = attribute(object, question.attribute);
-      int answer = value.is_none() ? 1 : 0;
+      const Question& question = (*asks_)[static_cast<size_t>(at)];
+      asked = &question.attribute;
+      last = attribute(object, question.attribute);
+      int answer = last.is_none() ? 1 : 0;
       if (!question.is_none) {
-        answer = value.ptr() == Py_True ? 1 : value.ptr() == Py_False ? 0 : PyObject_IsTrue(value.ptr());
+        answer = last.ptr() == Py_True ? 1 : last.ptr() == Py_False ? 0 : PyObject_IsTrue(last.ptr());
         if (answer < 0) nb::raise_python_error();
       }
       at = answer ? question.yes : question.no;
@@ -80,15 +87,26 @@ class Walk {
     return ~at;
   }
 
-  void open(nb::object object) {
+  // Begins with a node that has no number yet. Its number where it has no children, else kOpen.
+  int64_t open(nb::object object, bool kept) {
     if (Py_TYPE(object.ptr()) != last_type_) {
-      check_(Py_TYPE(object.ptr()));
+      own_ = check_(Py_TYPE(object.ptr()), questions_);
+      asks_ = own_ ? own_.get() : &questions_;
       last_type_ = Py_TYPE(object.ptr());
     }
-    const int32_t kind = questions_.empty() ? 0 : kind_of(object.ptr());
-    numbers_.at(object.ptr()) = ObjectNumbers::kOpen;
-    path_.push_back({object.ptr(), kind, 0});
-    held_.push_back(std::move(object));
+    nb::object last;
+    const nb::object* asked = nullptr;
+    const int32_t number = questions_.empty() ? 0 : kind_of(object.ptr(), last, asked);
+    const KindAttributes& kind = kinds_[static_cast<size_t>(number)];
+    Frame frame{std::move(object), number, kept, 0, waiting_.size()};
+    if (kind.fields.empty()) return finish(frame);
+    for (const auto& [field, name] : kind.fields) {
+      waiting_.push_back(asked && asked->ptr() == name.ptr() ? last : attribute(frame.object.ptr(), name));
+      __builtin_prefetch(waiting_.back().ptr());
+    }
+    if (kept) numbers_.at(frame.object.ptr()) = ObjectNumbers::kOpen;
+    path_.push_back(std::move(frame));
+    return ObjectNumbers::kOpen;
   }
 
   void take_child(int64_t number) {
@@ -98,7 +116,13 @@ class Walk {
 
   // All children of the last node of the path have numbers: it gets one, too.
   int64_t close() {
-    const Frame frame = path_.back();
+    Frame frame = std::move(path_.back());
+    path_.pop_back();
+    waiting_.resize(frame.first_child);
+    return finish(frame);
+  }
+
+  int64_t finish(Frame& frame) {
     const KindAttributes& kind = kinds_[static_cast<size_t>(frame.kind)];
     for (auto& column : flat_.children) column.push_back(-1);
     for (auto& column : flat_.columns) column.push_back(0);
@@ -109,13 +133,15 @@ class Walk {
     for (const auto& [column, name] : kind.columns) flat_.columns[static_cast<size_t>(column)].back() = integer(frame, name);
     const auto number = static_cast<int64_t>(flat_.kinds.size());
     flat_.kinds.push_back(frame.kind);
-    numbers_.at(frame.object) = number;
-    path_.pop_back();
+    if (frame.kept) {
+      numbers_.at(frame.object.ptr()) = number;
+      held_.push_back(std::move(frame.object));
+    }
     return number;
   }
 
   int64_t integer(const Frame& frame, const nb::object& name) {
-    nb::object value = attribute(frame.object, name);
+    nb::object value = attribute(frame.object.ptr(), name);
     if (!PyLong_CheckExact(value.ptr())) {
       if (!is_integral(value)) fail(frame, name, std::string("it is a ") + Py_TYPE(value.ptr())->tp_name + ", not an integer");
       value = nb::steal(PyNumber_Index(value.ptr()));
@@ -128,12 +154,12 @@ class Walk {
   }
 
   [[noreturn]] void fail(const Frame& frame, const nb::object& name, const std::string& what, ral_status status = RAL_ERROR_NODE_KIND) {
-    raise(status, std::string(Py_TYPE(frame.object)->tp_name) + "." + text(name) + ": " + what);
+    raise(status, std::string(Py_TYPE(frame.object.ptr())->tp_name) + "." + text(name) + ": " + what);
   }
 
   [[noreturn]] void cycle(PyObject* end) {
     constexpr size_t kShown = 8;
-    auto at = std::find_if(path_.begin(), path_.end(), [&](const Frame& frame) { return frame.object == end; });
+    auto at = std::find_if(path_.begin(), path_.end(), [&](const Frame& frame) { return frame.object.ptr() == end; });
     std::string path = Py_TYPE(end)->tp_name;
     for (size_t shown = 0; at != path_.end(); ++at, ++shown) {
       if (shown == kShown) {
@@ -149,25 +175,56 @@ class Walk {
   const std::vector<KindAttributes>& kinds_;
   TypeCheck& check_;
   PyTypeObject* last_type_ = nullptr;  // of the last object that was opened: its check has passed
+  std::shared_ptr<const std::vector<Question>> own_;
+  const std::vector<Question>* asks_ = &questions_;  // as its type answers them
   ObjectNumbers numbers_;
   std::vector<Frame> path_;
-  std::vector<int64_t> pending_;    // numbers of children, of all nodes on the path
-  std::vector<nb::object> held_;    // addresses stay those of these objects
+  std::vector<nb::object> waiting_;  // children of all nodes on the path
+  std::vector<int64_t> pending_;     // numbers of children, of all nodes on the path
+  std::vector<nb::object> held_;     // addresses in `numbers_` stay those of these objects
   FlatStructure flat_;
 };
 
 }  // namespace
 
-void TypeCheck::operator()(PyTypeObject* type) {
-  if (check_.is_none()) return;
-  auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& each) { return each.type.ptr() == reinterpret_cast<PyObject*>(type); });
-  const unsigned int version = PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
-  if (known != known_.end() && version != 0 && known->version == version) return;
+bool TypeCheck::Known::holds(unsigned int now) const {
+  const auto same = [](const auto& each) { return PyFunction_GetCode(each.first.ptr()) == each.second.ptr(); };
+  return now != 0 && version == now && std::all_of(getters.begin(), getters.end(), same);
+}
+
+std::shared_ptr<const std::vector<Question>> TypeCheck::operator()(PyTypeObject* type, const std::vector<Question>& questions) {
+  if (check_.is_none()) return nullptr;
   const nb::object held = nb::borrow(reinterpret_cast<PyObject*>(type));
-  check_(held);
-  known = std::find_if(known_.begin(), known_.end(), [&](const Known& each) { return each.type.ptr() == held.ptr(); });
-  if (known == known_.end()) known = known_.insert(known_.end(), Known{held, 0});
-  known->version = version;
+  const auto find = [&] { return std::find_if(known_.begin(), known_.end(), [&](const Known& each) { return each.type.is(held); }); };
+  const unsigned int version = PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+  auto known = find();
+  if (known != known_.end() && known->holds(version)) return known->questions;
+  Known made{held, version, {}, nullptr};
+  auto own = std::make_shared<std::vector<Question>>(questions);
+  const auto getters = nb::cast<nb::dict>(check_(held));
+  for (const auto& [name, answer] : getters) made.add(nb::borrow(name), nb::cast<nb::tuple>(answer), *own);
+  made.questions = own;
+  known = find();
+  if (known == known_.end())
+    known_.push_back(std::move(made));
+  else
+    *known = std::move(made);
+  return own;
+}
+
+// getter: (function, its code, the attribute that it compares with None, or None, whether with `is not`).
+void TypeCheck::Known::add(const nb::object& name, const nb::tuple& getter, std::vector<Question>& own) {
+  getters.emplace_back(getter[0], getter[1]);
+  if (getter[2].is_none()) return;
+  PyObject* text = nb::object(getter[2]).release().ptr();
+  PyUnicode_InternInPlace(&text);
+  const nb::object attribute = nb::steal(text);
+  for (Question& each : own) {
+    if (each.is_none || each.attribute.not_equal(name)) continue;
+    if (nb::cast<bool>(getter[3])) std::swap(each.yes, each.no);
+    each.attribute = attribute;
+    each.is_none = true;
+  }
 }
 
 FlatStructure walk_objects(const nb::list& roots, const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds,

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,17 +25,24 @@ struct KindAttributes {
   std::vector<std::pair<int32_t, nb::object>> columns;
 };
 
-// Asks `check`, which raises, about the type of every object whose attributes are read: once for as long as the type is not changed.
-// Without `check` all types are taken.
+// Asks `check`, which raises, about the type of every object whose attributes are read: once for as long as neither the type nor the code of
+// its properties is changed. `check` returns these: name → (function, code, attribute or None, whether with `is not`), with an attribute where
+// all that the property tells is whether that is None. Without `check` all types are taken.
 class TypeCheck {
  public:
   explicit TypeCheck(nb::object check) : check_(std::move(check)) {}
-  void operator()(PyTypeObject* type);
+  // The questions as objects of the type answer them: of the attribute itself in the place of such a property. Null: as they are.
+  std::shared_ptr<const std::vector<Question>> operator()(PyTypeObject* type, const std::vector<Question>& questions);
 
  private:
   struct Known {
     nb::object type;
     unsigned int version;  // CPython's tag of what the type holds
+    std::vector<std::pair<nb::object, nb::object>> getters;  // functions of properties, and their code
+    std::shared_ptr<const std::vector<Question>> questions;
+
+    bool holds(unsigned int now) const;
+    void add(const nb::object& name, const nb::tuple& getter, std::vector<Question>& own);
   };
 
   nb::object check_;

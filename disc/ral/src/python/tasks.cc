@@ -127,10 +127,12 @@ class Skeleton {
     return made;
   }
 
-  // Why `reader` does not take instances; empty where it does.
-  std::string refuses(InstanceReader& reader, const nb::list& instances, int64_t most_nodes) const {
+  // Why instances are none that `reader` takes; empty where it takes them. stack: as of `run_objects`.
+  std::string refuses(InstanceReader& reader, const nb::list& instances, int64_t most_nodes, const nb::callable& stack) const {
     FlatInstances flat;
-    return reader.read(code_, instances, most_nodes, flat);
+    if (std::string why = reader.read(code_, instances, most_nodes, flat); !why.empty()) return why;
+    Placed placed;
+    return place(flat, nb::len(instances), stack, placed);
   }
 
   // Runs instances that are Python objects. Why they are none that `reader` takes, as a text; else (results, why instances have none by
@@ -141,36 +143,12 @@ class Skeleton {
     check_blocks(schedule.blocks());
     FlatInstances flat;
     if (const std::string why = reader.read(code_, instances, most_nodes, flat); !why.empty()) return nb::str(why.c_str());
-    std::vector<Given> held;
-    std::vector<tasks::Array> arrays(static_cast<size_t>(code_.arrays));
-    std::vector<int64_t> domains(static_cast<size_t>(code_.domains), 0);
-    domains[0] = static_cast<int64_t>(nb::len(instances));
-    domains[1] = static_cast<int64_t>(flat.nodes.size());
-    for (size_t i = 0; i < code_.slots.size(); ++i) {
-      const tasks::Slot& slot = code_.slots[i];
-      if (slot.array < 0) continue;
-      FlatInstances::Column& column = flat.columns[i];
-      tasks::Array& array = arrays[static_cast<size_t>(slot.array)];
-      if (slot.kind == SlotKind::kItems) domains[static_cast<size_t>(slot.inner)] = column.integers.back();
-      if (slot.kind == SlotKind::kTruth) {
-        array = {column.truths.data(), static_cast<int64_t>(column.truths.size())};
-      } else if (slot.kind == SlotKind::kReal) {
-        array = {column.reals.data(), static_cast<int64_t>(column.reals.size())};
-      } else if (slot.kind != SlotKind::kTensor) {
-        array = {column.integers.data(), static_cast<int64_t>(column.integers.size())};
-      } else if (const auto count = static_cast<int64_t>(nb::len(column.tensors)); count > 0) {
-        const nb::object whole = stack(i, column.tensors);
-        if (whole.is_none()) return nb::str("an instance has a tensor of another shape or dtype than instances had");
-        held.push_back(nb::cast<Given>(whole));
-        const auto bytes = static_cast<size_t>(code_.classes[static_cast<size_t>(slot.row_class)].bytes);
-        if (held.back().nbytes() != static_cast<size_t>(count) * bytes) throw nb::value_error("tensors of another size");
-        array = {held.back().data(), count};
-      }
-    }
+    Placed placed;
+    if (const std::string why = place(flat, nb::len(instances), stack, placed); !why.empty()) return nb::str(why.c_str());
     std::vector<tasks::Table> tables = take_tables();
     std::optional<Machine> machine;
-    run_machine(machine, schedule, tables, arrays, domains, flat.shared, [] {});
-    nb::object made = objects_of(*machine, tables, flat, objects, fetch, static_cast<size_t>(domains[0]));
+    run_machine(machine, schedule, tables, placed.arrays, placed.domains, flat.shared, [] {});
+    nb::object made = objects_of(*machine, tables, flat, objects, fetch, nb::len(instances));
     give_back(std::move(tables));
     return made;
   }
@@ -185,6 +163,43 @@ class Skeleton {
   }
 
  private:
+  // Instances as the machine takes them. held: tensors that arrays point to.
+  struct Placed {
+    std::vector<tasks::Array> arrays;
+    std::vector<int64_t> domains;
+    std::vector<Given> held;
+  };
+
+  // Fills `to`; why that cannot be, else empty.
+  std::string place(FlatInstances& flat, size_t count, const nb::callable& stack, Placed& to) const {
+    to.arrays.resize(static_cast<size_t>(code_.arrays));
+    to.domains.assign(static_cast<size_t>(code_.domains), 0);
+    to.domains[0] = static_cast<int64_t>(count);
+    to.domains[1] = static_cast<int64_t>(flat.nodes.size());
+    for (size_t i = 0; i < code_.slots.size(); ++i) {
+      const tasks::Slot& slot = code_.slots[i];
+      if (slot.array < 0) continue;
+      FlatInstances::Column& column = flat.columns[i];
+      tasks::Array& array = to.arrays[static_cast<size_t>(slot.array)];
+      if (slot.kind == SlotKind::kItems) to.domains[static_cast<size_t>(slot.inner)] = column.integers.back();
+      if (slot.kind == SlotKind::kTruth) {
+        array = {column.truths.data(), static_cast<int64_t>(column.truths.size())};
+      } else if (slot.kind == SlotKind::kReal) {
+        array = {column.reals.data(), static_cast<int64_t>(column.reals.size())};
+      } else if (slot.kind != SlotKind::kTensor) {
+        array = {column.integers.data(), static_cast<int64_t>(column.integers.size())};
+      } else if (const auto tensors = static_cast<int64_t>(nb::len(column.tensors)); tensors > 0) {
+        const nb::object whole = stack(i, column.tensors);
+        if (whole.is_none()) return "an instance has a tensor of another shape or dtype than instances had";
+        to.held.push_back(nb::cast<Given>(whole));
+        const auto bytes = static_cast<size_t>(code_.classes[static_cast<size_t>(slot.row_class)].bytes);
+        if (to.held.back().nbytes() != static_cast<size_t>(tensors) * bytes) throw nb::value_error("tensors of another size");
+        array = {to.held.back().data(), tensors};
+      }
+    }
+    return {};
+  }
+
   // then: what to do besides, without the GIL, when all instances have run.
   template <typename Then>
   void run_machine(std::optional<Machine>& machine, const Schedule& schedule, std::vector<tasks::Table>& tables, const std::vector<tasks::Array>& arrays,
@@ -344,7 +359,7 @@ void bind_tasks(nb::module_& module) {
       .def("run", &Skeleton::run, nb::arg("schedule"), nb::arg("arrays"), nb::arg("names"), nb::arg("most_nodes"))
       .def("run_objects", &Skeleton::run_objects, nb::arg("schedule"), nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"),
            nb::arg("stack"), nb::arg("fetch"), nb::arg("objects"))
-      .def("refuses", &Skeleton::refuses, nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"))
+      .def("refuses", &Skeleton::refuses, nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"), nb::arg("stack"))
       .def("table_bytes", &Skeleton::table_bytes);
   nb::class_<InstanceReader>(module, "InstanceReader")
       .def(nb::init<const std::vector<std::pair<nb::object, InstanceReader::Fields>>&, nb::object, nb::object>(), nb::arg("classes"), nb::arg("tensor"),
