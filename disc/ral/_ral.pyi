@@ -5,6 +5,8 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from disc.ral.plain_objects import Getter
+
 ABI_VERSION: int
 
 class Cores(TypedDict):
@@ -106,7 +108,7 @@ class Skeleton:
 
 class InstanceReader:
     def __init__(
-        self, classes: Sequence[tuple[type, Sequence[tuple[str, int]]]], tensor: type, check: Callable[[type], None] | None
+        self, classes: Sequence[tuple[type, Sequence[tuple[str, int]]]], tensor: type, check: Callable[[type], dict[str, Getter]] | None
     ) -> None: ...
 
 class Facts:
@@ -185,7 +187,7 @@ class Structures:
         kinds: Sequence[tuple[int, Sequence[tuple[int, str]], Sequence[tuple[int, str]], Sequence[tuple[int, int]], Sequence[int]]],
         questions: Sequence[tuple[str, bool, int, int]],
         results: int,
-        check: Callable[[type], None] | None,
+        check: Callable[[type], dict[str, Getter]] | None,
         array_questions: Sequence[tuple[int, bool, int, int]],
     ) -> None: ...
     def linearize(

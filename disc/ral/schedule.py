@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from disc.ral import _ral
+
+if TYPE_CHECKING:
+    from disc.ral.plain_objects import Getter
 
 Numbers = npt.NDArray[np.int64]
 
@@ -93,7 +96,7 @@ class Structures:
         kinds: Sequence[NodeKind],
         results: int,
         kind: Question | int = 0,
-        check: Callable[[type], None] | None = None,
+        check: Callable[[type], dict[str, Getter]] | None = None,
         array_kind: Question | int = 0,
     ) -> None:
         """results: how many each block has. kind: how the kind of an object is found; array_kind: how that of a node of flat arrays is, by
