@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 VOCABULARY = 128
 _WIDTH, _HEADS, _LAYERS, _MOST_LAYERS = 64, 4, 2, 4
 _LAYER_COUNT = r"(num|n)_(hidden_|encoder_|decoder_|text_|transformer_|mtp_)*(layers?|blocks)|.*_layers|depth|num_blocks|layers"
-_VOCABULARY = r"vocab_size(_or_config_json_file)?|type_vocab_size|entity_vocab_size|.*codebook_size|n_vocab|.*vocab_size"
+_VOCABULARY = r"vocab_size(_or_config_json_file|_per_layer_input)?|type_vocab_size|entity_vocab_size|.*codebook_size|n_vocab|.*vocab_size"
 _IMAGE, _IMAGE_SIZE = r"image_size|img_size|pretrain_image_size", 64
 _QUERIES = r"num_queries|num_labels_of_queries"
 _ALWAYS = ((_VOCABULARY, VOCABULARY), (_IMAGE, _IMAGE_SIZE), (_QUERIES, 8))
@@ -49,15 +49,31 @@ _NEEDED: dict[str, Any] = {
     "prediction_length": 8, "vocab_size": VOCABULARY, "default_language": "en_XX", "num_experts_per_tok": 2, "num_key_value_heads": 2,
     "pad_token_id": 1, "mask_token_id": 2,
 }  # fmt: skip
+_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 # What a model type needs beyond the rules here: widths that its default leaves open, lists that its number of layers does not make.
 _OF_TYPE: dict[str, dict[str, Any]] = {
+    "blip_2_qformer": {"use_qformer_text_input": True},
     "blt": {"encoder_hash_byte_group_vocab": VOCABULARY},
+    "chameleon": {"vocabulary_map": {"<image>": 3}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {**_ROPE, "mrope_section": [2, 3, 3]}}},
+    "depth_pro": {"patch_size": _IMAGE_SIZE},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm4v_moe_text": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+    "glm4v_text": {"rope_parameters": {**_ROPE, "mrope_section": [2, 3, 3]}},
+    "glm_image_text": {"rope_parameters": {**_ROPE, "mrope_section": [2, 3, 3]}},
     "hunyuan_v1_dense": {"head_dim": _WIDTH // _HEADS},
+    "mimi": {"upsample_groups": _WIDTH},
     "ministral": {"head_dim": _WIDTH // _HEADS},
-    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "attention_hidden_size": 2 * _WIDTH,
+        "attention_head_dim": 2 * _WIDTH // _HEADS,
+    },
 }  # fmt: skip
 _PARTS = {"encoder": "bert", "decoder": "bert", "vision_config": "vit", "text_config": "bert"}
-_KEPT = ("model_type", "id2label", "label2id")
+_KEPT = ("model_type", "id2label", "label2id", "per_layer_config", "allow_global_per_layer_attribute_access")
 Shrink = Callable[[str, int, dict[str, Any]], int | None]  # a field's name, its default, all fields
 _RESNET: dict[str, Any] = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
 
@@ -92,6 +108,7 @@ def _config(default: Any, shrink: Shrink, keep_kinds: bool) -> Any:
     """A config like `default`; with `keep_kinds` one layer at least of every kind."""
     if type(default).__name__ == "TimmBackboneConfig":
         return transformers.ResNetConfig(**{**_RESNET, "out_indices": [1, 2, 3, 4][-len(default.out_indices or [1]) :]})
+    default.allow_global_per_layer_attribute_access = True  # what some layers have otherwise is made anew of the smaller numbers
     fields = {name: value for name, value in default.to_dict().items() if not name.startswith("_") and name not in _KEPT}
     parts = {
         name: _config(getattr(default, name), shrink, keep_kinds)
@@ -112,6 +129,7 @@ def _chosen(default: Any, values: dict[str, Any]) -> dict[str, Any]:
     """What the config that this one is a part of says about it."""
     try:
         usual = type(default)()
+        usual.allow_global_per_layer_attribute_access = True
     except Exception:
         return values
     if usual.to_dict() == default.to_dict():

@@ -38,6 +38,7 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "timesteps": ("steps",),
 }
 _TEXT, _OTHERS = ("input_ids", "bbox"), ("pixel_values", "input_features", "input_values")
+_STEPS = ("states", "actions", "returns_to_go", "timesteps")
 
 
 def plans(model: torch.nn.Module, config: Any, class_name: str) -> Iterator[dict[str, str]]:
@@ -54,6 +55,9 @@ def plans(model: torch.nn.Module, config: Any, class_name: str) -> Iterator[dict
     if any(name in least for name in _OTHERS) and generating:
         texts = [name for name in texts if name in least]
     sets = [least + texts + others + mask + decoder, least + texts + others + decoder, least + mask + decoder, least + decoder, least]
+    feature_mask = ["input_features_mask"] if "input_features_mask" in accepted else []
+    every_step, every_other = ([name for name in names if name in accepted] for names in (_STEPS, _OTHERS))
+    sets += [least + feature_mask, every_step, least + every_other + mask]
     seen: set[tuple[str, ...]] = set()
     for names in sets:
         unique = tuple(dict.fromkeys(names))

@@ -51,6 +51,7 @@ from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, re
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.python_numbers import Functions, decides_sizes
 from disc.frontend.size_checks import size_checks
+from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
 from disc.frontend.tracing_lock import alone
@@ -459,6 +460,7 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         masks_as_given(),
         functions.of_sizes(),
         dense_views(),
+        quick_quotients(),
         Recorder() as recorder,
         SymbolicForms() as forms,
         kept_values(model) as kept,

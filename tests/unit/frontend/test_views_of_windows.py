@@ -31,3 +31,24 @@ def test_the_rest_of_a_view_is_what_equal_dims_leave() -> None:
     for shape in ((1, 4, 8, 6), (3, 5, 9, 6)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), Windows()(x), atol=0, rtol=0)
+
+
+class Rows(torch.nn.Module):
+    """Lines [b, t] in rows of 4, behind dims of 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t = x.shape
+        return ~x.reshape(b * (t // 4), 4)[:, None, None, :]
+
+
+def test_a_view_has_the_sizes_that_it_was_given() -> None:
+    """PyTorch's own splits b * t into rows of `b * t // (b * (t // 4))`, which no later op sees to be 4."""
+    example = (torch.rand(2, 8) < 0.5,)
+    program = export_module(Rows(), example)
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "call_function"]
+    shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+    assert len(shapes) >= 3 and all(isinstance(shape[-1], int) and shape[-1] == 4 for shape in shapes)
+    compiled = disc.compile(Rows(), example, options=Options(cache=False))
+    for shape in ((1, 4), (3, 12), (5, 0)):
+        x = torch.rand(shape) < 0.5
+        torch.testing.assert_close(compiled(x), Rows()(x), atol=0, rtol=0)
