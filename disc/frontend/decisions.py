@@ -59,6 +59,8 @@ LAYOUT: dict[str, frozenset[str]] = {
     "_subclasses/fake_impls.py": frozenset({"convert", "_compute_stride", "maybe_guard_or_false", "maybe_guard_or_true"}),
 }  # fmt: skip
 
+# Of what control flow takes: Dynamo takes every size to be at least 2, as PyTorch does, and asks it of sizes that are expressions.
+_CHECKED_BY_DYNAMO = "_dynamo/guards.py"
 _CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how a convolution is computed
 
 
@@ -273,6 +275,7 @@ def guards_of(env: ShapeEnv) -> list[Found]:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
         layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
+        layout = layout or (own == _CHECKED_BY_DYNAMO and isinstance(guard.expr, sympy.Ge) and guard.expr.rhs == 2)
         # PyTorch's C++ core asks that of every tensor that it makes.
         layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))
         found.append(_decision(guard.expr, _place(guard.sloc), layout))

@@ -11,13 +11,17 @@ import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import CodeType
 
 import sympy
 import torch
 import torch._higher_order_ops.utils as higher_order
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._dynamo.eval_frame import reset_code
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops import associative_scan, cond, scan, while_loop
+from torch._higher_order_ops import map as map_along
 from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.overrides import TorchFunctionMode
@@ -100,14 +104,33 @@ class SymbolicForms(TorchFunctionMode):
                 self.fixed[symbol] = f"{who} ({place[0]}:{place[1]})" if place else who
 
 
+def _traced_codes() -> Iterator[CodeType]:
+    """Of the functions of PyTorch that Dynamo traces for `torch.cond` and its like, one for all graphs."""
+    for function in (scan, cond, while_loop, map_along, associative_scan):
+        for constant in function.__code__.co_consts:
+            if isinstance(constant, CodeType) and constant.co_name.endswith(
+                ("_op_wrapper", *(f"run_flattened_{each}" for each in FLATTENED))
+            ):
+                yield constant
+
+
+FLATTENED = ("scan", "map", "associative_scan")
+TRACED = tuple(_traced_codes())
+
+
 @contextmanager
 def graphs_of_control_flow() -> Iterator[None]:
-    """Lets PyTorch trace the functions of `torch.cond` and its like without `SymbolicForms`, a mode that it cannot look through."""
+    """Lets PyTorch trace the functions of `torch.cond` and its like without `SymbolicForms`, a mode that it cannot look through.
+
+    Each time anew: where Dynamo has a trace of an earlier call, its guards compare the sizes of that with symbols, which fixes these.
+    """
     without = _make_temp_remove_mode_context_manager(SymbolicForms)
     original = higher_order.setup_compilation_env
 
     @contextmanager
     def setup() -> Iterator[object]:
+        for code in TRACED:
+            reset_code(code)
         with without() as forms, original() as backend:
             yield backend
             if isinstance(forms, SymbolicForms):

@@ -78,3 +78,26 @@ def test_a_size_from_data_in_a_branch_is_refused_with_the_line_of_the_branch() -
     line = Selecting.forward.__code__.co_firstlineno + 1
     with pytest.raises(UnsupportedOpError, match=rf"aten.index.Tensor at test_torch_control_flow.py:{line}: .* in a branch or a loop"):
         disc.compile(Selecting(), (torch.randn(6, 4),))
+
+
+def test_functions_that_were_traced_before() -> None:
+    """What Dynamo keeps of an earlier trace, or of eager mode, fixes no size; one step after a slice is as good as many."""
+
+    def along(x: torch.Tensor) -> torch.Tensor:
+        def step(state: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return state * 0.5 + row, row.clone()
+
+        return scan(step, x[:, 0].clone(), x[:, 1:].transpose(0, 1))[0]
+
+    def wanted(x: torch.Tensor) -> torch.Tensor:
+        state = x[:, 0]
+        for place in range(1, x.shape[1]):
+            state = state * 0.5 + x[:, place]
+        return state
+
+    along(torch.randn(2, 5, 3))
+    for _ in range(2):
+        executable = disc.compile(along, (torch.randn(2, 5, 3),), options=disc.Options(cache=False))
+        for shape in ((2, 5, 3), (4, 2, 7), (1, 9, 1)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(executable(x), wanted(x))
