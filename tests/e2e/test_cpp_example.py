@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import shell
 from torch import Tensor, nn
 
 import disc
@@ -26,10 +29,14 @@ class Tagger(nn.Module):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    build = tmp_path_factory.mktemp("build")
-    subprocess.run(["cmake", "-S", EXAMPLE, "-B", build, f"-DCMAKE_PREFIX_PATH={disc.cmake_prefix_path}"], check=True, capture_output=True)
-    subprocess.run(["cmake", "--build", build], check=True, capture_output=True)
-    return build / "run_artifact"
+    folder = tmp_path_factory.mktemp("copy") / "cpp"
+    shutil.copytree(EXAMPLE, folder)
+    (script,) = re.findall(r"^```bash\n(.*?)^```$", (EXAMPLE / "README.md").read_text(), re.M | re.S)
+    *build, call = script.splitlines(keepends=True)
+    assert call.startswith("./build/run_artifact block.disc "), "which the tests below do, with a smaller model"
+    done = shell(folder, "".join(build))
+    assert done.returncode == 0, done.stderr
+    return folder / "build" / "run_artifact"
 
 
 @pytest.fixture(scope="module")
