@@ -24,6 +24,7 @@ from disc.errors import (
     RequestError,
     ServingError,
     ShapeConstraintError,
+    TargetError,
     WithdrawnError,
 )
 from disc.ral.executable import Executable, load
@@ -179,8 +180,8 @@ def load_model(name: str, version: str, path: Path, settings: ModelSettings, lim
     try:
         executable = load(source.readable, threads=settings.threads or None, isa=device_code(settings.device), graphs=settings.graphs)
         executable.verify()
-    except ArtifactError as error:
-        raise ArtifactError(str(error).replace(source.readable, str(path))) from error
+    except (ArtifactError, TargetError) as error:
+        raise type(error)(str(error).replace(source.readable, str(path))) from error
     model = LoadedModel(name, version, executable, settings, limits, source, path.parent)
     if model.text is not None:
         _check_vocabulary(executable, model.signature, model.text)
