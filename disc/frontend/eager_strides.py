@@ -29,7 +29,8 @@ def keep_strides(op: torch._ops.OpOverload, decomposition: Decomposition) -> Dec
                 return result
         if not isinstance(result, tuple | list):
             return _laid_out(result, wanted)
-        return type(result)(map(_laid_out, result, wanted))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        parts = list(map(_laid_out, result, wanted))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return parts if isinstance(result, list) else tuple(parts)  # what has names is a tuple, too
 
     return kept
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from training_models import TRAININGS
 
@@ -117,3 +118,15 @@ def test_less_is_kept_where_memory_is_short() -> None:
     torch.testing.assert_close(gradients, expected)
     with pytest.raises(DiscError, match=r"memory is a share .* not 2"):
         dynamo.checked_settings({"memory": 2})
+
+
+def test_labels_that_are_a_column() -> None:
+    """What a decomposition gives under names, of inputs that are not row-major."""
+    model, x, words = nn.Linear(5, 7), torch.randn(6, 5), torch.randint(7, (6, 3))
+
+    def loss(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x), words[:, -1]) + F.nll_loss(model(x), words[:, 0], reduction="sum")
+
+    compiled = torch.compile(loss, backend="disc", dynamic=True, options={"strict": True})
+    found = torch.autograd.grad(compiled(x, words), list(model.parameters()))
+    torch.testing.assert_close(found, torch.autograd.grad(loss(x, words), list(model.parameters())))

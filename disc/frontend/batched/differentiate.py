@@ -118,11 +118,9 @@ def differentiated(block: Block) -> Differentiated:
     """The block with its gradient. Raises what PyTorch raises for an op without one."""
     example = _example(block)
     floats = [place for place, each in enumerate(block.rows) if each.dtype.is_floating_point]
-    results = _differentiable(block, example, floats)
+    results, weights = _differentiable(block, example, floats)
     if not results:
         return forward_alone(block)
-    weights = [each.tensor for each in forward_alone(block).forward.weights]
-    weights = list({id(each): each for each in weights}.values())
     tangents = [torch.zeros(block.results[place].shape, dtype=block.results[place].dtype) for place in results]
 
     def computed(*flat: Tensor) -> tuple[Sequence[Tensor], list[Tensor | None]]:
@@ -153,10 +151,31 @@ def _leaves(given: Sequence[Tensor], floats: Sequence[int]) -> list[Tensor]:
     return [each.detach().requires_grad_() if place in floats else each for place, each in enumerate(given)]
 
 
-def _differentiable(block: Block, example: Sequence[Tensor], floats: Sequence[int]) -> tuple[int, ...]:
-    """The places of the results that depend on a row or a weight in a way that has a gradient."""
+def _differentiable(block: Block, example: Sequence[Tensor], floats: Sequence[int]) -> tuple[tuple[int, ...], list[Tensor]]:
+    """The places of the results that depend on a row or a weight in a way that has a gradient, and the weights that they depend on so."""
+    inputs = _leaves(example, floats)
     with torch.enable_grad():
-        return tuple(place for place, each in enumerate(block.module(*_leaves(example, floats))) if each.requires_grad)
+        made = list(enumerate(block.module(*inputs)))
+    found = [(place, each) for place, each in made if each.requires_grad]
+    own = {id(each) for each in inputs}
+    weights = [each for each in _leaves_behind([each for _, each in found]) if id(each) not in own]
+    return tuple(place for place, _ in found), weights
+
+
+def _leaves_behind(results: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves of autograd's graph of these, each once."""
+    leaves, seen = {id(each): each for each in results if each.is_leaf}, set[object]()
+    waiting: list[torch.autograd.graph.Node | None] = [each.grad_fn for each in results]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of the node that adds a gradient up
+        if isinstance(leaf, Tensor):
+            leaves.setdefault(id(leaf), leaf)
+        waiting.extend(behind for behind, _ in reversed(node.next_functions))
+    return list(leaves.values())
 
 
 def _with_inputs(traced: fx.GraphModule, example: Sequence[Tensor]) -> Graph:
