@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
 from disc.artifact.structure import RETURN_TYPES
+from disc.errors import warn
 from disc.frontend.caches import CacheLayers, by_parts
 from disc.ir.weights import WeightTable
 
@@ -47,21 +48,27 @@ class OutputSpec:
 
 def structure_of(tree: pytree.TreeSpec, constants: Mapping[int, Constant]) -> object:
     """How the results stand within the user's value (`disc.artifact.structure`); None for one tensor, for a plain tuple of tensors, and for
-    values of classes that have no such form: a call returns a tuple there. constants: as of `OutputSpec`."""
+    values of classes that have no such form, with a warning: a call returns a tuple there. constants: as of `OutputSpec`."""
     numbers = itertools.count()
     leaves = [{"value": constants[place]} if place in constants else next(numbers) for place in range(tree.num_leaves)]
-    found = _structure(tree, iter(leaves))
+    try:
+        found = _structure(tree, iter(leaves))
+    except _NoForm as error:
+        warn(f"the model returns a {error}, of which a program knows nothing: a call gives all its tensors as one tuple")
+        return None
     return None if isinstance(found, int) or found == {"tuple": list(range(tree.num_leaves))} else found
 
 
+class _NoForm(Exception):
+    """A part of the user's value is of this class."""
+
+
 def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
-    """None where a part is of a class that has no form."""
+    """Raises _NoForm."""
     if tree.is_leaf():
         return next(leaves)
     parts = [_structure(child, leaves) for child in tree.children()]
     kind, context = tree.type, tree.context
-    if any(part is None for part in parts):
-        return None
     if kind in (tuple, list):
         return {kind.__name__: parts}
     if kind in (dict, OrderedDict) and all(isinstance(key, int | str) for key in context):
@@ -77,7 +84,7 @@ def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
         return _record("named_tuple", kind, cast("Sequence[str]", vars(kind)["__match_args__"]), parts)
     if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput
         return _record("record", kind, context, parts)
-    return None
+    raise _NoForm(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _record(form: str, kind: type, names: Sequence[str], parts: Sequence[object]) -> object:

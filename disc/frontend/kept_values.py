@@ -78,8 +78,8 @@ def _held(model: torch.nn.Module) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, module in model.named_modules():
         for attribute, value in vars(module).items():
-            if attribute in _OF_EVERY_MODULE:
-                continue
+            if attribute in _OF_EVERY_MODULE or (isinstance(module, torch.nn.RNNBase) and attribute.startswith("_flat_weight")):
+                continue  # the latter: lists of an LSTM's parameters, which PyTorch makes anew where these are replaced for a trace
             path = f"{name}.{attribute}" if name else attribute
             if value is None or isinstance(value, torch.Tensor | bool | int | float | torch.SymInt):
                 found[path] = value

@@ -108,7 +108,8 @@ class Widening:
     def _collect(self, tensor: torch.Tensor, spec: object) -> object:
         for dim, size in dynamic_dims(spec).items():
             if not -tensor.dim() <= dim < tensor.dim():
-                raise ShapeConstraintError(f"dynamic_shapes has an entry for dim {dim} of an input with {tensor.dim()} dims")
+                name = next(name for name, each in named_tensors(self.bound.arguments) if each is tensor)
+                raise ShapeConstraintError(f"dynamic_shapes has an entry for dim {dim} of input '{name}', which has {tensor.dim()} dims")
             key = (id(tensor), dim % tensor.dim())
             if tensor.shape[dim] <= 1:
                 self.sizes[key] = SIZES[0]

@@ -143,9 +143,10 @@ class Signature:
         if bounds is None:
             return
         if size < bounds.least or (bounds.most is not None and size > bounds.most) or size % bounds.divisor:
-            most = "" if bounds.most is None else f", at most {bounds.most}"
-            divisor = "" if bounds.divisor == 1 else f", a multiple of {bounds.divisor}"
-            raise RequestError(f"dim {self._words(name)} must be at least {bounds.least}{most}{divisor}, got {size}")
+            words = [f"at least {bounds.least}"] if bounds.least > 0 else []
+            words += [f"at most {bounds.most}"] if bounds.most is not None else []
+            words += [f"a multiple of {bounds.divisor}"] if bounds.divisor != 1 else []
+            raise RequestError(f"dim {self._words(name)} must be {', '.join(words)}, got {size}")
 
     def output_elements(self, sizes: Mapping[str, int]) -> int:
         """How many elements the largest output has for these sizes; outputs whose sizes depend on values count as 0."""

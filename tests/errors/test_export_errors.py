@@ -181,7 +181,7 @@ SHAPES: dict[str, tuple[object, str]] = {
     "no key": ({}, "dynamic_shapes has no entry for input 'input'"),
     "too few": ((), r"dynamic_shapes has 0 entries for 1 inputs \('input'\)"),
     "a number": (3, "dynamic_shapes is a int"),
-    "no such dim": (({7: Dim("b")},), "dynamic_shapes has an entry for dim 7 of an input with 2 dims"),
+    "no such dim": (({7: Dim("b")},), "dynamic_shapes has an entry for dim 7 of input .*, which has 2 dims"),
     "a dim that a weight fixes": (({1: Dim("b", min=2)},), "dynamic_shapes does not fit the model: .*Suggested fixes: b = 4|dynamic_shapes does not fit the model"),
 }  # fmt: skip
 

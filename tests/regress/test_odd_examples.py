@@ -1,5 +1,6 @@
 """Examples and callables of kinds that people have, which once failed far from their cause, or were taken without a word."""
 
+import warnings
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -72,3 +73,20 @@ def test_lazy_is_a_decorator_with_and_without_parentheses() -> None:
         torch.testing.assert_close(function(X), torch.relu(X) + 1)
     with pytest.raises(DiscError, match="takes options by name"):
         disc.lazy(3)
+
+
+class OfPacked(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[1][0]
+
+
+def test_what_pytorch_keeps_in_an_lstm_is_not_warned_of() -> None:
+    """Lists of its parameters, which it makes anew where a trace replaces these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        disc.compile(OfPacked().eval(), (torch.randn(2, 5, 3), torch.tensor([5, 2])), options=disc.Options(cache=False))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import disc
+from disc.errors import DiscWarning
 
 X = torch.randn(3, 4)
 RESULTS = {
@@ -30,6 +32,12 @@ def test_it_is_what_eager_returns(name: str) -> None:
     assert pytree.tree_structure(got) == pytree.tree_structure(expected)
     if name != "factors":  # whose signs are free
         torch.testing.assert_close(got, expected)
+
+
+def test_a_class_that_is_lost_is_named() -> None:
+    with pytest.warns(DiscWarning, match="the model returns a collections.deque, .* all its tensors as one tuple"):
+        compiled = disc.compile(lambda x: {"last": deque([x * 2, x + 1])}, (X,), options=disc.Options(cache=False))
+    torch.testing.assert_close(compiled(X), (X * 2, X + 1))
 
 
 def test_without_torch_it_is_a_named_tuple(tmp_path: Path) -> None:

@@ -162,6 +162,11 @@ def test_status_and_recovery(client: Client, case: str) -> None:
     assert infer(client, {"inputs": [GOOD]})[0] == 200
 
 
+def test_what_is_nested_too_deep_is_called_so(client: Client) -> None:
+    _, content, _ = WRONG["very deep"][0](client)
+    assert json.loads(content)["error"].startswith("the JSON is nested too deep")
+
+
 def test_values_that_json_does_not_have_are_refused(client: Client) -> None:
     values = np.array([np.nan, 1], np.float32)
     given = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}

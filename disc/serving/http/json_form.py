@@ -85,8 +85,10 @@ def _at_most(most: int, fields: Mapping[str, object], name: str) -> list[object]
 def _parsed(data: bytes | bytearray) -> object:
     try:
         return json.loads(data)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise RequestError("the request is not valid JSON") from None
+    except RecursionError:
+        raise RequestError("the JSON is nested too deep to be read; structures so deep can be sent as tensors") from None
 
 
 def _object(value: object, what: str) -> dict[str, object]:
