@@ -112,6 +112,10 @@ class Value(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
 
 
+# Of an Executable, for the other parts of disc; completion leaves them out.
+INNER = {"contents", "context", "force_schedule", "from_parts", "like", "most_nodes", "remap"}
+
+
 def _sizes(dims: Iterable[int | str]) -> tuple[int | str, ...]:
     """Of a result, whose dims a manifest has as texts."""
     return tuple(int(dim) if isinstance(dim, str) and dim.isdecimal() else dim for dim in dims)
@@ -347,6 +351,10 @@ class Executable:
         if not isinstance(error, InputTypeError) or all(new is old for new, old in zip(tensors, inputs, strict=True)):
             return error
         return InputTypeError(f"{error}; with cast=True the call widens it")
+
+    def __dir__(self) -> list[str]:
+        """What people call."""
+        return sorted(set(super().__dir__()) - INNER)
 
     def _arrange(self, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
         """All inputs by position, and behind them the seed where one is given."""

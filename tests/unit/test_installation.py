@@ -194,6 +194,11 @@ def test_no_command_is_the_help_alone(capsys: pytest.CaptureFixture[str]) -> Non
 def test_repr_of_an_executable() -> None:
     linear = disc.compile(torch.nn.Linear(4, 3).eval(), (torch.randn(2, 4),), options=disc.Options(threads=1))
     assert repr(linear) == f"<disc.Executable (input: f32[S0, 4]) -> (f32[S0, 3]), {linear.isa}, 1 threads>"
+    shown = {name for name in dir(linear) if name[0] != "_"}
+    assert shown == {
+        "batch", "explain", "flat", "graphs", "inputs", "isa", "manifest", "outputs", "profile", "save", "state", "stats", "sweep", "synchronize",
+        "threads", "trace", "verify",
+    }  # fmt: skip
 
 
 def test_pythons_that_no_wheel_can_be_built_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
