@@ -354,3 +354,23 @@ def test_calls_with_constants() -> None:
     batched = by_pytorch(model)
     for seed in range(4):
         check(model, batched, shapes(6, seed))
+
+
+def test_generators_that_are_taken_whole() -> None:
+    """Their items are computed where the generator stands; a name that they bind is their own."""
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(HIDDEN, HIDDEN) for _ in range(3))
+
+        def forward(self, x):
+            layer = 2.0
+            q, k, *v = (layer(x) for layer in (self.q, self.k, self.v))
+            return torch.cat([q * k, *(torch.tanh(each) for each in v)]) * layer
+
+    model = Heads().eval()
+    batched = by_pytorch(model)
+    for _ in range(3):
+        check(model, batched, [torch.randn(HIDDEN) for _ in range(6)])
+    assert "side by side" in batched.explain()

@@ -3,6 +3,7 @@ cannot tell, the code runs."""
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,6 +140,31 @@ def test_errors_are_those_of_the_code(model: Learnt) -> None:
     assert str(info.value).startswith("instance 4 failed at ") and "test_interpreted.py:" in str(info.value)
     good = [each for each in range(6) if each != 4]
     same([info.value.results[each] for each in good], eager(model.module, [instances[each] for each in good]))
+
+
+def test_threads(model: Learnt) -> None:
+    """Several call one model, in turns; the batch of one of them fails."""
+    given = [parts(8, 50 + number) for number in range(4)]
+    given[1][3].pair = (-1, 2.0)
+    expected = [eager(model.module, each) if number != 1 else None for number, each in enumerate(given)]
+    wrong: list[object] = []
+
+    def run(number: int) -> None:
+        try:
+            for _ in range(4):
+                try:
+                    same(model.batched.batch(given[number]), expected[number])
+                except InstanceError as error:
+                    assert number == 1 and [*error.failures] == [3]
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(given))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("wrong", ["text", "shape"])

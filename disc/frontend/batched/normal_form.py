@@ -275,7 +275,9 @@ class _Lowering:
         raise NotUnderstood(f"`{ast.unparse(node)}` is not followed", node.lineno)
 
     def _element(self, node: ast.expr) -> ast.expr:
-        return _at(ast.Starred(self._atom(node.value), ast.Load()), node) if isinstance(node, ast.Starred) else self._atom(node)
+        if not isinstance(node, ast.Starred):
+            return self._atom(node)
+        return _at(ast.Starred(self._atom(_drained(node.value)), ast.Load()), node)
 
     def _text(self, node: ast.expr) -> ast.expr:
         if not isinstance(node, ast.FormattedValue):
@@ -306,8 +308,6 @@ class _Lowering:
         return ast.Call(callee, arguments, keywords)
 
     def _argument(self, node: ast.expr, call: ast.Call) -> ast.expr:
-        if isinstance(node, ast.Starred):
-            return self._element(_at(ast.Starred(_drained(node.value), ast.Load()), node))
         if not isinstance(node, ast.GeneratorExp):
             return self._element(node)
         called = ast.unparse(call.func).rpartition(".")[2]
