@@ -93,9 +93,9 @@ def test_a_class() -> None:
     class Model(TreeFC):
         pass
 
-    model = Model(HIDDEN)
+    model: Any = Model(HIDDEN)
     tree = trees(1, most=4)[0]
-    found = model.batch([tree, tree])  # pyright: ignore[reportAttributeAccessIssue]
+    found = model.batch([tree, tree])
     same(found[0], model(tree))
     assert len(list(model.parameters())) == 3
 
