@@ -91,7 +91,7 @@ def test_opt_is_the_program_that_golden_tests_run(tmp_path: Path, capsys: pytest
         (["reduce", "{}/text.zip"], "is no report of disc"),
         (["reduce", "{}/none.mlir", "--check", "false"], "cannot be read"),
         (["opt", "{}/none.mlir"], "none.mlir cannot be read: No such file or directory"),
-        (["opt", "{}/none.mlir", "another.mlir"], "unexpected extra argument(s) (another.mlir); usage: disc debug opt [OPTIONS] {file}"),
+        (["opt", "{}/none.mlir", "another.mlir"], "unexpected extra argument(s) (another.mlir); usage: disc debug opt [OPTIONS] {FILE}"),
         (["reduce", "{}/text.zip.mlir", "--check", "true"], "the command does not fail on it"),
         (["bisect", "tests.models:mlp", "--sizes", "2xa"], "'2xa' is no set of sizes such as 2x17"),
         (["bisect", "tests.models:nothing"], "has no function 'nothing'"),
