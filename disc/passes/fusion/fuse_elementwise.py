@@ -15,7 +15,7 @@ from torch_mlir import ir
 
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node, is_row_reduction
-from disc.ir.op_table import ALONE, PRODUCTS, REORDERING, STRUCTURAL, VIEWS
+from disc.ir.op_table import ALONE, DOTS, PRODUCTS, REORDERING, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters, Use
 from disc.shapes.recursion import Recursive, run_recursive
@@ -33,7 +33,7 @@ class FuseElementwise(FunctionPass):
         transposed = [node.operands[0] for node in found if should_transpose_apart(node.operands[0], clusters.costs)]
         kernels = [node.operands[1] for node in clusters.body.nodes if node.op == "stablehlo.convolution"]
         kernels = [kernel for kernel in kernels if should_store_kernel(clusters, kernel)]
-        for view in [*transposed, *kernels, *deep_reshapes(clusters)]:
+        for view in [*transposed, *kernels, *reversed_factors(clusters), *deep_reshapes(clusters)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
         for node in reversed(clusters.body.nodes):
@@ -42,6 +42,19 @@ class FuseElementwise(FunctionPass):
                 continue
             _merge_into_consumer(clusters, node, cluster)
         clusters.write()
+
+
+def reversed_factors(clusters: Clusters) -> list[Node]:
+    """What is reversed on its way to a dot, as the steps of a backward loop are. Profit: a product reads its factors in runs of memory,
+    once for each panel; backward it would take them element by element, which costs more than to write them once."""
+    found: dict[Node, None] = {}
+    for node in clusters.body.nodes:
+        for factor in node.operands[:2] if node.op in DOTS else ():
+            while factor.op in VIEWS and not clusters.is_real(factor):
+                if factor.op == "stablehlo.reverse":
+                    found[factor] = None
+                factor = factor.operands[0]
+    return list(found)
 
 
 def deep_reshapes(clusters: Clusters) -> list[Node]:
