@@ -91,6 +91,8 @@ def compile_command(
     start = time.perf_counter()
     with progress(f"compiling {model}", verbose) as on_step:
         import disc
+
+        compile_model = disc.compile  # a DiscError says what to install where the compiler is not
         from disc.api import FIXED_SIZES
 
         source = model
@@ -118,7 +120,7 @@ def compile_command(
                 warnings.filterwarnings("ignore", message="not packed: ")  # printed below, for a remote compile too
                 if not is_file:  # only what the factory or the options fixed is fixed
                     warnings.filterwarnings("ignore", message=re.escape(FIXED_SIZES))
-                executable = disc.compile(source, target=targets, options=options, on_step=on_step)
+                executable = compile_model(source, target=targets, options=options, on_step=on_step)
             executable.save(path)
             cached = executable.stats()["compiles"] == 0
     seconds = time.perf_counter() - start

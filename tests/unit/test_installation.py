@@ -129,6 +129,11 @@ def test_the_command_in_a_checkout_that_is_not_installed(monkeypatch: pytest.Mon
         ("typer", "import disc.cli.main", "the disc command needs typer; install it with: pip install "),
         ("rich", "import disc.cli.main", "the disc command needs rich; install it with: pip install "),
         ("torch_mlir", "import disc; disc.compile", "disc.compile needs torch_mlir; install the compiler with: pip install "),
+        (
+            "torch_mlir",
+            "from disc.cli.main import main; main(['compile', 'x.onnx'])",
+            "disc: disc.compile needs torch_mlir; install the compiler with: pip install ",
+        ),
         ("grpc", "from disc.cli.main import main; main(['serve', 'x.disc'])", "disc serve needs grpc; install it with: pip install "),
         (
             "ray",
