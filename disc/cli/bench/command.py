@@ -103,16 +103,18 @@ def _executable(model: str, task: str | None, threads: int | None, device: str |
     with spinner(f"compiling {model}"):
         import disc
 
+        compile_model = disc.compile  # a DiscError says what to install where the compiler is not
+
         options = Options(threads=threads)
         if model.endswith((".onnx", ".mlir", ".mlirbc")):
-            return disc.compile(model, options=options)
+            return compile_model(model, options=options)
         from disc.cli.bench.source import read_source
         from disc.frontend.exported import export_module, load_pt2
 
         if model.endswith(".pt2"):
-            return disc.compile(load_pt2(model), options=options)
+            return compile_model(load_pt2(model), options=options)
         found = read_source(model, task)
-        return disc.compile(export_module(found.module, found.args, found.shapes, found.kwargs), options=options)
+        return compile_model(export_module(found.module, found.args, found.shapes, found.kwargs), options=options)
 
 
 def _check_shapes(records: Sequence[InputRecord], shapes: Sequence[str] | None) -> None:
