@@ -75,7 +75,7 @@ def compile_command(
     if folder is not None and task is None:
         raise UnsupportedFormatError(f"{model} needs --task, such as disc compile {model} --task feature-extraction")
     if folder is None and task is not None:
-        raise UnsupportedFormatError(f"--task is for a folder of Hugging Face, such as disc compile hf:{model} --task {task}")
+        raise UnsupportedFormatError(f"--task is for hf:FOLDER, a folder of Hugging Face; {model} is none")
     is_file = ":" not in model or os.path.exists(model)
     if (is_file or folder is not None) and (dynamic or static or dtype):
         raise UnsupportedFormatError(

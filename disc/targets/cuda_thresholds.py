@@ -122,7 +122,7 @@ GPU = DeviceThresholds(
         most_ops=256,  # chosen: as on CPUs
         most_inputs=64,  # chosen: no GPU has measured it; a launch may have some 500 arguments of 8 bytes
         tiled_channels=0,  # chosen: with no bytes there are none, as the runtime has no function for GPUs
-        tiled_bytes=0,
+        tiled_bytes=0,  # chosen: as above
     ),
     versions=CPU.versions,  # chosen: nothing reads them, since a GPU's kernels have the versions that their emitters give them
     rules=CPU.rules,  # chosen: nothing reads them, since a GPU's schedules come from a tree of its own

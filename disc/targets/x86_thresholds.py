@@ -98,7 +98,7 @@ _FUSION = FusionThresholds(
     # average, out of cache 2.3 and 3.6 times: large tensors start at equal places of a page, and L1 has 8 lines for each. With 6: 1.06.
     most_inputs=12,
     tiled_channels=16,  # chosen: what channels are padded to
-    tiled_bytes=3 << 20,  # as of constant kernels in tiles of 4x4 (below)
+    tiled_bytes=3 << 20,  # chosen: as of constant kernels in tiles of 4x4 (below)
 )
 _VERSIONS = VersionThresholds(
     few_rows=4,  # chosen: there may be more threads than that

@@ -292,17 +292,15 @@ def test_what_is_no_reduction_of_a_sequence(form: str) -> None:
     torch.testing.assert_close(found(x), Refused()(x), atol=1e-5, rtol=1e-5)
 
 
-def test_gpus_refuse_by_name() -> None:
-    """A program that also has code for GPUs, which have no such kernel, is a plain one."""
-
+def test_programs_with_code_for_gpus_pool_too() -> None:
     class Mean(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean(1)
 
-    with pytest.warns(UserWarning, match=r"stablehlo\.reduce at .*test_packed\.py.*no kernel for GPUs"):
-        found = disc.compile(Mean(), (torch.randn(3, 5, 8),), target=["x86-64-v3", "sm_90"], options=Options(packed=True, cache=False))
-    x = torch.randn(2, 7, 8)
-    torch.testing.assert_close(found(x), Mean()(x), atol=1e-5, rtol=1e-5)
+    found = disc.compile(Mean(), (torch.randn(3, 5, 8),), target=["x86-64-v3", "sm_90"], options=Options(packed=True, cache=False))
+    assert "packed" in found.manifest, found.manifest.get("packed_refusal")
+    generator = np.random.default_rng(0)
+    compare(found, Mean(), [(generator.standard_normal((1, length, 8), np.float32),) for length in (2, 5, 1)])
 
 
 def test_chosen_places_count_from_the_start_of_their_sequence(tmp_path: Any) -> None:

@@ -152,7 +152,7 @@ def test_folders_that_do_not_do(folder: Path, saved: Path, tmp_path: Path, capsy
     with pytest.raises(UnsupportedFormatError, match="transformers cannot load it for text-classification"):
         DiscModelForSequenceClassification.from_pretrained(tmp_path)
     for arguments, message in (
-        (["compile", f"hf:{folder}"], "--task is for hf:FOLDER"),
+        (["compile", f"hf:{folder}"], "needs --task, such as"),
         (["compile", f"hf:{folder}", "--task", "poetry"], "there is no task 'poetry'"),
         (["compile", "tests.models:mlp", "--task", "fill-mask"], "--task is for hf:FOLDER"),
     ):
