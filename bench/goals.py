@@ -67,6 +67,18 @@ def case_means(record: Record, case: str) -> str:
     return ", ".join(f"{peer} {geomean(ratios(result, peer)):.2f}" for peer in peer_names(result))
 
 
+def mean_of(record: Record, peer: str, cases: str, shapes: str) -> str:
+    """How many times longer a peer takes, over some shapes of some cases; both with commas between them."""
+    found = [
+        ratio(row, peer)
+        for each in record["results"]
+        if each["case"] in cases.split(",")
+        for row in each["rows"]
+        if row["shape"] in shapes.split(",")
+    ]
+    return f"{geomean(found):.2f}"
+
+
 def best_peers(record: Record) -> str:
     """Of each case, the mean over its shapes against the peer that is best there."""
     return ", ".join(f"{each['title']} {geomean(least for _, least, _ in _least([each])):.2f}" for each in record["results"])
@@ -147,6 +159,7 @@ def compiling(record: Record) -> str:
 FIGURES: dict[str, Callable[..., str]] = {
     "means": means,
     "case-means": case_means,
+    "mean-of": mean_of,
     "best-peers": best_peers,
     "least": least,
     "below": below,
