@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from disc.targets.tiles import WINDOWS, should_tile
+from disc.targets.x86_thresholds import CPU
+
 _OPS = torch.library.Library("disc", "FRAGMENT")
 _OPS.define("kernel_gradient(Tensor source, Tensor gradient, int[] window, int[] padding) -> Tensor")
-WINDOWS = ((3, 3), (5, 5))
-LEAST_CHANNELS = 16  # with fewer, products of matrices are too small
-MOST_ELEMENTS = (3 << 20) // 4 // 36  # of a window's place: 36 sums for each are to stay near
 
 
 def may_tile(source: Tensor, weight: Tensor) -> bool:
@@ -19,7 +19,7 @@ def may_tile(source: Tensor, weight: Tensor) -> bool:
     outputs, channels, *window = weight.shape
     sizes = all(isinstance(size, int) for size in weight.shape) and tuple(window) in WINDOWS
     cpu = source.device.type == "cpu" and source.dtype == weight.dtype == torch.float32  # no function of the runtime runs on a GPU
-    return sizes and cpu and min(outputs, channels) >= LEAST_CHANNELS and outputs * channels <= MOST_ELEMENTS
+    return sizes and cpu and should_tile(channels, outputs, CPU.fusion)
 
 
 def _kernel_gradient(source: Tensor, gradient: Tensor, window: Sequence[int], padding: Sequence[int]) -> Tensor:

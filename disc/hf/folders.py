@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -56,6 +57,7 @@ class _Compiled(transformers.PretrainedConfig):
     model_type = "disc"
 
 
+@functools.cache
 def make_known(model: type) -> None:
     """Pipelines, which print thousands of names where the class of a model is none that they know, know this one from now on."""
     for task in TASKS.values():

@@ -71,17 +71,16 @@ class Recorder(_ral.Tape):
     ) -> Kind | None:
         """None where the region can be a block only with its numbers as constants, which it has from then on: what computes with a tensor
         in the place of a number may give another dtype, or fail. numbers: the arguments with these. Raises NotRegular."""
-        kind = failed = None
         try:
             kind = make_kind(region, arguments, rows, len(values))
-        except NotRegular as error:
-            failed = error
+        except NotRegular:
+            if not region.numbers and not values:
+                raise
+            kind = None
         if kind is not None and not region.numbers:
             return kind
-        if failed is not None and not region.numbers and not values:
-            raise failed
         found = region.indices, region.numbers
-        if failed is not None:
+        if kind is None:
             region.indices = frozenset()
         region.numbers = None
         try:

@@ -20,10 +20,7 @@ from disc.ir.ops import block_ops, build, replace_op
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.graph.channels_last_ops import Convolution, read_convolution
 from disc.passes.graph.constants import constant_values
-from disc.targets.thresholds import FusionThresholds
-
-WINDOWS = ((3, 3), (5, 5))
-POSITIONS = 36  # of a patch: products of matrices
+from disc.targets.tiles import WINDOWS, should_tile
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class TileConvolutions(FunctionPass):
             convolution = read_convolution(op)
             if convolution is None or op.operands[1] in constants or not may_tile(op, convolution):
                 continue
-            if should_tile(convolution, state.thresholds.fusion):
+            if should_tile(convolution.inputs, convolution.outputs, state.thresholds.fusion):
                 (top, _), (left, _) = convolution.pads
                 made = build("disc.tiled_convolution", list(op.operands), [op.results[0].type], {"top": top, "left": left}, before=op)
                 replace_op(op, made.results)
@@ -49,9 +46,3 @@ def may_tile(op: ir.Operation, convolution: Convolution) -> bool:
     steps = (*convolution.strides, *convolution.dilations, convolution.groups)
     f32 = element_name(op.results[0].type) == "f32"
     return convolution.plain and f32 and convolution.window in WINDOWS and all(step == 1 for step in steps)
-
-
-def should_tile(convolution: Convolution, limits: FusionThresholds) -> bool:
-    """Profit: channels enough for products of matrices, and transformed kernels that stay near."""
-    inputs, outputs = convolution.inputs, convolution.outputs
-    return min(inputs, outputs) >= limits.tiled_channels and POSITIONS * inputs * outputs * 4 <= limits.tiled_bytes

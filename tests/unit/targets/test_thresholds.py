@@ -92,8 +92,6 @@ ALLOWED = {
     "passes/graph/quantize_weights.py:TRIED": VALUES,
     "passes/graph/simplify.py:_MAXIMUM_SWEEPS": SEARCH,
     "passes/graph/simplify_elementwise.py:_PRECISION": VALUES,
-    "passes/graph/tile_convolutions.py:POSITIONS": "tiles of the runtime's function",
-    "passes/graph/tile_convolutions.py:WINDOWS": "tiles of the runtime's function",
     "passes/shape/host_values.py:MAX_DENOMINATOR": SEARCH,
     "passes/shape/host_values.py:MAX_ELEMENTS": SEARCH,
     "passes/shape/name_dims.py:MAX_ROUNDS": SEARCH,
