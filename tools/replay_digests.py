@@ -38,7 +38,7 @@ for word; do
 done
 "{ld}" "$@" || exit
 file=$(sha256sum < "$output")
-objects=$(for word; do case $word in *.o) cat "$word" ;; esac; done | sha256sum)
+objects=$("{python}" -IS "{digest}" "$@")
 echo "$file $objects" >> "{log}"
 """
 
@@ -101,7 +101,7 @@ def noted_links() -> Iterator[Links]:
         raise FileNotFoundError("replay needs ld on PATH: install binutils")
     with tempfile.TemporaryDirectory(prefix="disc-replay-") as folder:
         log, wrapper = Path(folder) / "log", Path(folder) / "ld"
-        wrapper.write_text(_LINKER.format(ld=ld, log=log))
+        wrapper.write_text(_LINKER.format(ld=ld, log=log, python=sys.executable, digest=Path(__file__).with_name("object_digest.py")))
         wrapper.chmod(0o755)
         os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
         try:

@@ -163,6 +163,7 @@ def kept_rows(x: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
     return [F.softmax(x + bias, -1)]
 
 
+@pytest.mark.usefixtures("every_level")  # the vectors of each are shifted by other instructions
 @pytest.mark.parametrize("forward", [shifted_rows, kept_rows])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)])
 def test_rows_that_end_within_a_line_beyond_the_cache(dtype: torch.dtype, forward: Callable[..., list[torch.Tensor]]) -> None:

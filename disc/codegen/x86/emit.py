@@ -184,8 +184,15 @@ class Emitter(Lanes):
         distance = b.op(f"arith.trunci {b.op(f'arith.subi {b.index(b.lanes)}, {before} : i64')} : i64 to i32")
         splat = b.op(f"vector.broadcast {distance} : i32 to {b.vec('i32')}")
         order = b.op(f"arith.addi {self.lane_numbers('i32')}, {splat} : {b.vec('i32')}")
-        name, vector = f"llvm.x86.avx512.vpermi2var.{'ps' if element == 'f32' else 'd'}.512", b.vec(element)
-        return b.op(f'llvm.call_intrinsic "{name}"({low}, {order}, {high}) : ({vector}, {b.vec("i32")}, {vector}) -> {vector}')
+        vector, numbers = b.vec(element), b.vec("i32")
+        if b.lanes == 16:
+            name = f"llvm.x86.avx512.vpermi2var.{'ps' if element == 'f32' else 'd'}.512"
+            return b.op(f'llvm.call_intrinsic "{name}"({low}, {order}, {high}) : ({vector}, {numbers}, {vector}) -> {vector}')
+        # AVX2 permutes one register, by the low bits of the order.
+        name = f"llvm.x86.avx2.perm{'ps' if element == 'f32' else 'd'}"
+        halves = [b.op(f'llvm.call_intrinsic "{name}"({half}, {order}) : ({vector}, {numbers}) -> {vector}') for half in (low, high)]
+        in_high = b.op(f"arith.cmpi sge, {order}, {b.const(b.lanes, 'i32')} : {numbers}")
+        return b.op(f"arith.select {in_high}, {halves[1]}, {halves[0]} : {b.vec('i1')}, {vector}")
 
     # --- memory -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ import torch
 from mpmath import mp, mpf
 
 from disc.codegen.x86.math.functions import BINARY_F64, BINARY_WIDENED, UNARY, UNARY_F32, UNARY_F64
-from tests.unit.codegen.vector_math_kernels import MathKernel
+from disc.targets.x86 import LEVELS
+from tests.unit.codegen.vector_math_kernels import RUN_HERE, MathKernel
 
 Array = np.ndarray
 Reference = Callable[[Array], Array]
@@ -103,7 +104,7 @@ UNARY_NAMES = sorted(UNARY | UNARY_F32 | UNARY_F64)
 BINARY_NAMES = sorted(BINARY_F64 | BINARY_WIDENED)
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("target", RUN_HERE)
 @pytest.mark.parametrize("name", UNARY_NAMES)
 def test_f32_sample(name: str, target: str) -> None:
     stride = np.arange(0, 2**32, 30011, dtype=np.uint64).astype(np.uint32).view(np.float32)
@@ -112,7 +113,7 @@ def test_f32_sample(name: str, target: str) -> None:
     assert error <= ULP_BOUND, f"{name}({at!r}): {error} ulp"
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("target", RUN_HERE)
 @pytest.mark.parametrize("element", ["f32", "f64"])
 @pytest.mark.parametrize("name", ["tanh", "erf", "logistic"])
 def test_functions_reach_their_limits(name: str, element: str, target: str) -> None:
@@ -149,7 +150,7 @@ def binary_arguments(count: int) -> tuple[Array, Array]:
     return np.concatenate([left, any_bits[0], base, spread[0]]), np.concatenate([right, any_bits[1], exponent, spread[1]])
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("target", RUN_HERE)
 @pytest.mark.parametrize("name", BINARY_NAMES)
 def test_f32_binary(name: str, target: str) -> None:
     x, y = binary_arguments(20000)
@@ -253,7 +254,7 @@ def test_f64_remainder_is_exact() -> None:
         np.testing.assert_array_equal(MathKernel("remainder", "f64", inputs=2)(x, y), np.fmod(x, y))
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("target", LEVELS)
 def test_no_library_calls(target: str, tmp_path: Path) -> None:
     for name in ("exponential", "sine", "lgamma", "erf"):
         path = tmp_path / f"{name}.o"

@@ -12,11 +12,13 @@ from torch_mlir.passmanager import PassManager
 from torch_mlir.runtime import get_ranked_memref_descriptor
 
 from disc.codegen.x86.math.functions import emit_binary, emit_unary
+from disc.targets.x86 import LEVELS, host_isa
 
 PIPELINE = (
     "builtin.module(canonicalize,cse,convert-vector-to-scf,convert-scf-to-cf,expand-strided-metadata,convert-vector-to-llvm,convert-math-to-llvm,"
     "convert-arith-to-llvm,finalize-memref-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
+RUN_HERE = LEVELS[: LEVELS.index(host_isa()) + 1]  # levels whose code this machine can run
 LANES = {"x86-64-v3": 8, "x86-64-v4": 16}
 FEATURES = {
     "x86-64-v3": ("+avx", "+avx2", "+fma", "+bmi", "+bmi2", "+f16c"),
@@ -87,7 +89,7 @@ def set_target(module: ir.Module, target: str) -> None:
 class MathKernel:
     """One function over whole arrays, whose sizes are multiples of 16."""
 
-    def __init__(self, function: str, element: str, inputs: int = 1, target: str = "x86-64-v4", lanes: int = 0) -> None:
+    def __init__(self, function: str, element: str, inputs: int = 1, target: str = RUN_HERE[-1], lanes: int = 0) -> None:
         self.dtype = NUMPY_TYPES[element]
         with ir.Context():
             module = ir.Module.parse(kernel_text(function, element, inputs, lanes or LANES[target]))
