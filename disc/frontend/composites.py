@@ -1,4 +1,4 @@
-"""Decompositions of distances, bags of embeddings, masked scatters and memberships. Shapes stay symbolic."""
+"""Decompositions of distances, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
 
 from __future__ import annotations
 
@@ -55,6 +55,22 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     number = torch.cumsum(mask.flatten().to(torch.int64), 0).reshape(mask.shape)
     padded = torch.cat([torch.zeros([1], dtype=source.dtype), source.flatten()])
     return torch.where(mask, padded[torch.where(mask, number, 0)], x)
+
+
+def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Places on the diagonal take elements of `src`. (PyTorch's decomposition writes into a view of a copy, which is no function: what
+    traces it drops the write, or refuses the program.) One element in front stands for rows or columns beyond the end of the diagonal."""
+    diagonal = x.diagonal(offset, dim1, dim2)
+    torch._check(
+        src.shape == diagonal.shape, lambda: f"expected src to have a size equal to the slice of self: {src.shape}, {diagonal.shape}"
+    )
+    moved = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = torch.arange(moved.shape[-2]).unsqueeze(-1), torch.arange(moved.shape[-1])
+    along = (rows.squeeze(-1) if offset >= 0 else columns) + 1
+    padded = torch.cat([src.new_zeros([*src.shape[:-1], 1]), src], -1)
+    spread = padded.index_select(-1, torch.where(along <= src.shape[-1], along, 0)).unsqueeze(-1 if offset >= 0 else -2)
+    hit, new = (each.expand(moved.shape).movedim((-2, -1), (dim1, dim2)).contiguous() for each in (columns - rows == offset, spread))
+    return torch.where(hit, new.to(x.dtype), x)
 
 
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
@@ -159,6 +175,7 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
     aten.masked_scatter.default: masked_scatter,
+    aten.diagonal_scatter.default: diagonal_scatter,
     aten.conv_tbc.default: conv_tbc,
     aten.put.default: put,
     aten.index_reduce.default: index_reduce,

@@ -13,6 +13,17 @@ PLAIN = frozenset((float, bool, complex, torch.dtype, torch.device, torch.layout
 TENSORS = frozenset((Tensor, nn.Parameter, nn.Buffer))
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A function whose number of results depends on sizes, for those calls that give so many."""
+
+    function: Callable[..., Any]
+    count: int
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """What an earlier call of the same trace gave."""
@@ -106,7 +117,7 @@ READS = frozenset(
         "_is_view register_hook register_post_accumulate_grad_hook retain_grad retains_grad requires_grad_ set_ resize_ resize_as_ "
         "rename_ output_nr _backward_hooks _post_accumulate_grad_hooks apply_ map_ map2_ __cuda_array_interface__ detach_ to_sparse "
         "record_stream module_load t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_ "
-        "_make_subclass as_subclass __dlpack_device__"
+        "_make_subclass as_subclass __dlpack_device__ __deepcopy__ __reduce_ex__ __setstate__"
     )
 ) | {member.__set__ for name in ("data", "requires_grad") if (member := getattr(Tensor, name))}
 FILLED_BY_CHANCE = frozenset(
@@ -123,6 +134,9 @@ VARYING = frozenset(
     if hasattr(torch, name) and name not in ("_foreach_sub", "_foreach_sub_", "_foreach_lerp", "_foreach_lerp_")
 }  # fmt: skip
 POSITIONAL_VALUE = 4  # arguments of addcmul and addcdiv, if the last is `value`
+_PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split unsafe_split_with_sizes"
+# How many results they give depends on sizes: `Counted` ones are recorded.
+SIZED = frozenset(_named(_PARTS)) | {getattr(torch, name) for name in _PARTS.split()} | {torch.functional.split}
 BACKWARD = Tensor.backward
 GRADIENTS_OF = torch.autograd.grad
 _GRAD: Any = Tensor.grad

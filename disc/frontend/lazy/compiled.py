@@ -224,14 +224,18 @@ class _Tracing:
         state = torch.get_rng_state()
         try:
             with _told(), _tracing(self.mode), enable_python_dispatcher(), FunctionalTensorMode(_allow_token_discovery=True):
-                return make_fx(self._traced, decomposition_table=cast("Any", table))(*self.fakes, *self.general.values())
+                module = make_fx(self._traced, decomposition_table=cast("Any", table))(*self.fakes, *self.general.values())
         finally:
             torch.set_rng_state(state)
+        for node in module.graph.nodes:
+            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+                raise NotCompiledError(f"{node.target} writes its arguments, which a decomposition must not")
+        return module
 
     @alone
     def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
         """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
-        given = [each.requires_grad_() if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
+        given = [_differentiable(each, mine) if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
         self.values = {number: place for place, number in enumerate(self.needed)}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
             run = with_autograd(settings)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
@@ -349,6 +353,14 @@ class _Again(torch.nn.Module):
 
 def _plain(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
+
+
+def _differentiable(fake: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A leaf, or what comes of one, as the tensor: AOTAutograd cuts the second off where no gradient reaches it, since a backward pass
+    would go on into a graph that may have been freed."""
+    with torch.enable_grad():
+        leaf = fake.requires_grad_()
+        return leaf if like.is_leaf else leaf.view_as(leaf) if like._is_view() else leaf.clone()
 
 
 def _made_by(step: Step) -> range:

@@ -29,8 +29,10 @@ from disc.frontend.lazy.calls import (
     PLAIN,
     POSITIONAL_VALUE,
     READS,
+    SIZED,
     TENSORS,
     VARYING,
+    Counted,
     Input,
     Scalar,
     Value,
@@ -117,6 +119,10 @@ class Recorder(TorchFunctionMode):
         role = self._role(func)
         if role == FACT:
             return self._fact(FACTS[func], func, args, kwargs)
+        if func in SIZED and not self.follower.stopped:
+            counted = self._counted(func, args, kwargs)
+            role = READ if counted is None else self._role(counted)
+            func = counted or func
         if role == READ or self.follower.stopped:
             return self._outside(func, args, kwargs)
         return self._recorded(func, args, kwargs)
@@ -125,7 +131,7 @@ class Recorder(TorchFunctionMode):
         """What the function is to a recorder; from now on the follower knows it."""
         known = self.follower.roles.get(func)
         if known is None:
-            role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
+            role = FACT if func in FACTS else READ if func in READS or func in SIZED else BACKWARD_PASS if func is BACKWARD else RECORDED
             role = DRAWN if func in FILLED_BY_CHANCE else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
@@ -153,6 +159,16 @@ class Recorder(TorchFunctionMode):
             self.statistics.settled[name] += 1
             self._come_off()
         return func(*real(args), **real(dict(kwargs)))
+
+    def _counted(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Counted | None:
+        """With the number of its results, by the sizes of its argument, which are looked up, or computed if need be. None where that is not
+        all it depends on. Raises: what PyTorch raises of these sizes."""
+        subject, others = args[0] if args else None, [*args[1:], *kwargs.values()]
+        if (type(subject) is not LazyTensor and type(subject) not in TENSORS) or _flat(others):
+            return None
+        sizes = self._fact("shape", torch.Tensor.shape.__get__, (subject,), {})  # pyright: ignore[reportAttributeAccessIssue]
+        with torch.no_grad():
+            return Counted(func, len(func(torch.empty(sizes, device="meta"), *args[1:], **kwargs)))
 
     def _outside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call that is not recorded; what is recorded comes before it, if it might see that."""

@@ -41,6 +41,10 @@ def run_again(run: Run) -> None:
             with context(step.context):
                 result = step.func(*filled(step.args, values, inputs, scalars), **filled(step.kwargs, values, inputs, scalars))
             leaves = [result] if step.form is None else pytree.tree_leaves(result)
+            if len(leaves) != len(step.results):
+                raise RuntimeError(
+                    f"disc.lazy: a call gives {len(leaves)} results, and {len(step.results)} for other sizes: call flush() before"
+                )
             values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
     except Exception as error:
         error.add_note(f"disc.lazy: the call was recorded at {step.line}")
