@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
 OLDEST_VERSION = 1
 SIGNATURE_VERSION = 1
-WRITTEN = 0x100  # added to the dtype of an input that is written to
+WRITTEN, ROW_MAJOR = 0x100, 0x200  # added to the dtype of an input that is written to, and of one that must be row-major
 ALIGNMENT = 64  # bytes: sections and weights
 
 # In the order of ral_dtype.
@@ -44,12 +44,14 @@ NamedWeight = tuple[str, str, "npt.NDArray[np.generic]"]  # name, MLIR element t
 
 
 class InputRecord(TypedDict):
-    """One argument; a dim is its size or the name of its symbol. written: the code may write to its memory."""
+    """One argument; a dim is its size or the name of its symbol. written: the code may write to its memory. row_major: the user's lines
+    by whose reading of its strides it must be row-major."""
 
     name: str
     dtype: str
     dims: list[int | str]
     written: NotRequired[bool]
+    row_major: NotRequired[str]
 
 
 class OutputRecord(TypedDict):
@@ -315,9 +317,9 @@ class _SignatureWriter:
         for value in values:
             self.text(value)
 
-    def value(self, name: str, dtype: str, rank: int, written: bool = False) -> None:
+    def value(self, name: str, dtype: str, rank: int, kind: int = 0) -> None:
         self.text(name)
-        self.count(DTYPES.index(dtype) + (WRITTEN if written else 0))
+        self.count(DTYPES.index(dtype) + kind)
         self.count(rank)
 
     def integers(self, values: Sequence[int]) -> None:
@@ -329,8 +331,11 @@ def signature_bytes(manifest: Manifest) -> bytes:
     writer = _SignatureWriter()
     writer.count(len(manifest["inputs"]))
     for record in manifest["inputs"]:
-        writer.value(record["name"], record["dtype"], len(record["dims"]), record.get("written", False))
+        kind = (WRITTEN if record.get("written") else 0) + (ROW_MAJOR if "row_major" in record else 0)
+        writer.value(record["name"], record["dtype"], len(record["dims"]), kind)
         writer.integers([dim if isinstance(dim, int) else -1 for dim in record["dims"]])
+        if "row_major" in record:
+            writer.text(record["row_major"])
     writer.count(len(manifest["outputs"]))
     for record in manifest["outputs"]:
         writer.value(record["name"], record["dtype"], record["rank"])

@@ -15,7 +15,7 @@ from disc.codegen.plan.listing import Assembled
 from disc.ir.graph import Node, Snapshot, parse_attributes
 from disc.ir.op_table import BINDING
 from disc.ir.ops import block_ops, main_block, main_function
-from disc.ir.state import COMPLEX, complex_results, read_state
+from disc.ir.state import COMPLEX, ROW_MAJOR, complex_results, read_state
 from disc.ir.symbols import KERNEL
 from disc.ir.weights import Weight
 from disc.shapes import Dim, ShapeEnv
@@ -102,7 +102,10 @@ def input_records(module: ir.Module, arguments: Sequence[Node] | Sequence[Value]
     found: list[dict[str, object]] = []
     for name, own, node in zip(input_names(module), _argument_attributes(module), arguments, strict=True):
         element, dims = _type_of_user(node, own is not None and COMPLEX in own)
-        found.append({"name": name, "dtype": element, "dims": [dim.const if dim.is_const else str(dim) for dim in dims]})
+        record: dict[str, object] = {"name": name, "dtype": element, "dims": [dim.const if dim.is_const else str(dim) for dim in dims]}
+        if own is not None and ROW_MAJOR in own:
+            record["row_major"] = ir.StringAttr(own[ROW_MAJOR]).value
+        found.append(record)
     return found
 
 

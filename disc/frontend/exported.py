@@ -45,6 +45,7 @@ from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
 from disc.frontend.larger_examples import MORE_TIMES, MOST_EXPORTS, TIMES, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
+from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
@@ -99,7 +100,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
-    fixed_dims = program.graph_module.meta.get(FIXED_DIMS, ())
+    fixed_dims, row_major = program.graph_module.meta.get(FIXED_DIMS, ()), program.graph_module.meta.get(ROW_MAJOR, {})
     warn_of_assertions(program.graph)
     warn_of_effects(program.graph)
     warn_of_prints(program.graph)
@@ -111,6 +112,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     changing = program.graph_signature.buffers_to_mutate.values()
     inputs, leaves, weights, fixed, places = [], [], {}, [], {}
     buffers: dict[str, tuple[GraphInput, torch.Tensor]] = {}
+    given = sum(spec.kind == InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
     for spec in program.graph_signature.input_specs:
         node = placeholders.get(spec.arg.name)
         if spec.kind == InputKind.USER_INPUT:
@@ -119,7 +121,8 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
                 fixed.append(FixedArgument(spec.arg.name, len(leaves) - 1, spec.arg.value))
             elif node is not None:
                 places[spec.arg.name] = len(inputs)
-                inputs.append(GraphInput(node, names[len(leaves) - 1] if names is not None else spec.arg.name))
+                lines = row_major.get(given - len(leaves), ())
+                inputs.append(GraphInput(node, names[len(leaves) - 1] if names is not None else spec.arg.name, ", ".join(lines)))
         elif node is not None and spec.target is not None and spec.target in changing:
             buffers[spec.target] = (GraphInput(node, spec.target), _stored_tensor(program, spec.target))
         elif node is not None and spec.target is not None and spec.kind != InputKind.CUSTOM_OBJ:  # who takes such an object is refused
@@ -451,6 +454,7 @@ def _export(model: torch.nn.Module, widening: Widening) -> Exports:
 
 def _export_with(functions: Functions, model: torch.nn.Module, widening: Widening) -> Exports:
     example, shapes = widening.arguments(), widening.specs
+    reads = LayoutReads(len(pytree.tree_leaves((example.args, example.kwargs))))
     with (
         warnings.catch_warnings(),
         sizes_from_two(),
@@ -462,12 +466,15 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         dense_views(),
         quick_quotients(),
         Recorder() as recorder,
-        SymbolicForms() as forms,
+        reads.of_control_flow(),
+        SymbolicForms(reads.see) as forms,
         kept_values(model) as kept,
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
-    _record(program, shapes, recorder.recorded)
+    reads.check()
+    program.graph_module.meta[ROW_MAJOR] = reads.rows
+    _record(program, shapes, [*recorder.recorded, *reads.decisions])
     return program, forms, kept
 
 

@@ -63,7 +63,7 @@ from disc.frontend.symbols import (
 )
 from disc.frontend.torch_mlir import Kind, Lowerings
 from disc.frontend.torch_mlir_calls import Plan, emit, plan
-from disc.ir.state import COMPLEX, SEED, STATE, State
+from disc.ir.state import COMPLEX, ROW_MAJOR, SEED, STATE, State
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -76,10 +76,11 @@ ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder that becomes an argument, under the user's name."""
+    """A placeholder that becomes an argument, under the user's name. row_major: the lines for which it must come so; "": none."""
 
     node: fx.Node
     name: str
+    row_major: str = ""
 
 
 @dataclass(frozen=True)
@@ -292,6 +293,8 @@ class _Lowering:
                 described[COMPLEX] = ir.UnitAttr.get(self.module.context)
             dims.append(ir.IntegerAttr.get(i64, 2))
         described["disc.dims"] = ir.ArrayAttr.get(dims)
+        if argument.row_major:
+            described[ROW_MAJOR] = ir.StringAttr.get(argument.row_major)
         return kind, described
 
     def _add_bases(self, arithmetic: IndexArithmetic, inputs: Sequence[GraphInput], block: ir.Block) -> None:

@@ -47,6 +47,7 @@ from disc.frontend.sized_forms import less_by
 from disc.frontend.spectrograms import SPECTROGRAMS
 
 Form = Callable[..., object]
+See = Callable[[Callable[..., object], Sequence[object], Mapping[str, object]], None]
 UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 ANY_SIZE = 2  # for a size that depends on data
 
@@ -55,10 +56,12 @@ class SymbolicForms(TorchFunctionMode):
     """Calls FORMS in the place of the functions that would fix a dim.
 
     fixed: the symbol of a dim → what fixed it, "unflatten (model.py:12)"; a weight that does (a convolution's channels) does not count.
+    see: is told of every call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, see: See = lambda func, args, kwargs: None) -> None:
         super().__init__()
+        self._see = see
         self.fixed: dict[sympy.Symbol, str] = {}
         self._known: dict[sympy.Symbol, sympy.Expr] = {}
         self._numbers = Numbers()
@@ -67,6 +70,7 @@ class SymbolicForms(TorchFunctionMode):
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
+        self._see(func, args, kwargs or {})
         if self._numbers.concern(func, (*args, *(kwargs or {}).values())):
             return self._numbers.call(func, args, kwargs or {})
         mode = detect_fake_mode(args)
@@ -305,6 +309,11 @@ def _mean(original: Callable[..., Tensor]) -> Form:
     return mean
 
 
+def nbytes(x: Tensor) -> int:
+    """PyTorch's own C++ code reads the sizes as plain integers."""
+    return x.numel() * x.element_size()
+
+
 def cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
     """Without weights; PyTorch's own C++ code looks at the sum of those that are not there."""
     if fweights is not None or aweights is not None or x.is_complex() or x.dim() > 2 or x.dtype == torch.bool:
@@ -391,6 +400,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **{original: _transform(original, False) for original in (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.ihfft)},
     **{original: _transform(original, True) for original in (torch.fft.irfft, torch.fft.hfft)},
     **{original: _mean(original) for original in (torch.mean, torch.Tensor.mean)},
+    torch.Tensor.nbytes.__get__: nbytes,  # pyright: ignore[reportAttributeAccessIssue]
     torch.cov: cov,
     torch.Tensor.cov: cov,
     torch.corrcoef: corrcoef,

@@ -14,6 +14,7 @@ STATE = "disc.state"
 IN_PLACE = "disc.state_in_place"  # the code may write the buffers in place
 # Of an argument: it is complex to the user, and has one more dim of size 2 in the IR. Of the module: the numbers of such results.
 COMPLEX = "disc.complex"
+ROW_MAJOR = "disc.row_major"  # of an argument: the lines of the program that read its strides, for which it must come row-major
 SEED = "seed"  # the name of the argument that no user gives as one
 
 

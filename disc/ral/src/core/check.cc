@@ -75,6 +75,10 @@ Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
                                           std::to_string(input.dims[d]));
       }
     }
+    if (!info.row_major.empty() && !ral::is_row_major(input, ral::dtype_size(info.dtype))) {
+      return error(RAL_ERROR_SHAPE, name_of("input", info.name, i, "argument ") +
+                                        "must be contiguous: the program decides by its strides at " + info.row_major);
+    }
     if (!input.data && !empty) return error(RAL_ERROR_INTERNAL, name_of("input", info.name, i, "argument ") + "its data is NULL");
   }
   return {};

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kSignatureVersion = 1;
 constexpr uint32_t kMaxRank = 64;
-constexpr uint32_t kWritten = 0x100;  // added to the dtype of an input
+constexpr uint32_t kWritten = 0x100, kRowMajor = 0x200;  // added to the dtype of an input
 
 struct DtypeInfo {
   const char* name;
@@ -79,6 +79,8 @@ struct Reader {
     uint32_t dtype = number<uint32_t>();
     info.written = with_dims && dtype & kWritten;
     if (info.written) dtype -= kWritten;
+    const bool row_major = with_dims && dtype & kRowMajor;
+    if (row_major) dtype -= kRowMajor;
     const uint32_t rank = number<uint32_t>();
     if (dtype >= kDtypes.size() || rank > kMaxRank) ok = false;
     if (!ok) return info;
@@ -87,6 +89,10 @@ struct Reader {
     for (uint32_t i = 0; with_dims && i < rank; ++i) {
       info.dims.push_back(number<int64_t>());
       if (info.dims.back() < -1) ok = false;
+    }
+    if (row_major) {
+      info.row_major = text();
+      if (info.row_major.empty()) ok = false;
     }
     return info;
   }
