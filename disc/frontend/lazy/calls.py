@@ -139,5 +139,6 @@ _PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit 
 SIZED = frozenset(_named(_PARTS)) | {getattr(torch, name) for name in _PARTS.split()} | {torch.functional.split}
 BACKWARD = Tensor.backward
 GRADIENTS_OF = torch.autograd.grad
+PASSES = (BACKWARD, GRADIENTS_OF)  # they run hooks
 _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__

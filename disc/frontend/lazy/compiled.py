@@ -32,7 +32,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, with_autograd
-from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, SET_GRADIENT, Input, Value, filled, references, scaled
+from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, PASSES, SET_GRADIENT, Input, Value, filled, references, scaled
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
@@ -115,7 +115,7 @@ class _Tracing:
     def _check_inputs(self) -> None:
         run = self.run
         goes_on = any(each.requires_grad and not each.is_leaf for each in self.tensors)
-        if goes_on and any(step.func is BACKWARD for step in self.steps):
+        if goes_on and any(step.func in PASSES for step in self.steps):
             raise NotCompiledError("gradients go on into what was computed before the trace")
         shared = [n for n, each in enumerate(self.tensors) if run.first_in(each.untyped_storage()._cdata) != n]
         if shared and self.segment.written:
@@ -283,6 +283,8 @@ class _Tracing:
         found, places = list[torch.Tensor](), dict[int, int]()
 
         def put(tensor: torch.Tensor) -> int:
+            if tensor.layout is not torch.strided:
+                raise NotCompiledError(f"the trace gives a tensor of layout {tensor.layout}")
             if id(tensor) not in places:
                 places[id(tensor)] = len(found)
                 found.append(tensor)

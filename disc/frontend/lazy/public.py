@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+
+import torch
 
 from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
@@ -57,16 +59,20 @@ class Lazy:
         if _thread.active is not None:
             yield
             return
-        self.enable(**options)
-        try:
-            yield
-        finally:
-            self.disable()
+        gradients = torch.is_grad_enabled()  # inference tensors do not tell what is written: none are made here
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.set_grad_enabled(gradients):
+            self.enable(**options)
+            try:
+                yield
+            finally:
+                self.disable()
 
     def enable(self, **options: object) -> None:
         """From now on, in this thread. Raises: DiscError for options that are not there, or if it is on already."""
         if _thread.active is not None:
             raise DiscError("disc.lazy.enable: it is on already in this thread")
+        if torch.is_inference_mode_enabled():
+            raise DiscError("disc.lazy.enable: in inference mode, use `with disc.lazy():`, or torch.no_grad()")
         key = tuple(sorted(options.items()))
         recorder = _thread.recorders.get(key)
         if recorder is None:
@@ -77,7 +83,8 @@ class Lazy:
         if not recorder.follower.stopped:
             recorder.__enter__()
             recorder.entered = True
-        recorder.follower.active, _thread.active = True, recorder
+        _thread.active = recorder
+        recorder.look_around()
         set_following(recorder.follower)
 
     def disable(self) -> None:

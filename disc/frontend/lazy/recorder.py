@@ -9,7 +9,8 @@ compiled runs if the trace ends there and its guards hold of the sizes; if not, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from types import MethodType
 from typing import Any
@@ -26,6 +27,7 @@ from disc.frontend.lazy.calls import (
     FACTS,
     FILLED_BY_CHANCE,
     GRADIENT,
+    PASSES,
     PLAIN,
     POSITIONAL_VALUE,
     READS,
@@ -90,6 +92,8 @@ class Recorder(TorchFunctionMode):
         self._steps = 0
         self._programs = 0
         self.entered = False  # it is among the modes of PyTorch
+        self.busy = 0  # calls that it is running
+        self._settling = 0  # runs that get their values: what is called for that, as the function of a program with gradients, ends no run
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
         """A call that no compiled trace goes through. inside: PyTorch's modes are on, as a method of a handle was called."""
@@ -101,10 +105,17 @@ class Recorder(TorchFunctionMode):
             return result
         with self._lock:
             self.follower.enter()
+            self.busy += 1
             try:
                 return self._taken(func, args, kwargs)
             finally:
+                self.busy -= 1
                 self.follower.leave()
+
+    def look_around(self) -> None:
+        """Nothing is recorded where calls are watched as they are made: by hooks for what autograd keeps, or for tangents."""
+        watched = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
+        self.follower.active = not watched and torch.autograd.forward_ad._current_level < 0
 
     def step_aside(self) -> None:
         """Leaves the modes of PyTorch, if it is the last one: what is never recorded costs nothing then."""
@@ -139,13 +150,23 @@ class Recorder(TorchFunctionMode):
     def run_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function that PyTorch does not hand over, which may read anything."""
         with self._lock, DisableTorchFunction():
-            self._end()
+            if not self._settling:
+                self._end()
             return self._call_now(func, args, kwargs)[1]
 
     def settle(self) -> None:
         """Computes what has been recorded."""
         with self._lock, DisableTorchFunction():
-            self._end()
+            if not self._settling:
+                self._end()
+
+    def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""
+        if self.busy:
+            return function(*real(args), **real(kwargs))
+        self.settle()
+        with self._aside():
+            return function(*real(args), **real(kwargs))
 
     # --- one call --------------------------------------------------------------------------------------------------------------------
 
@@ -190,14 +211,25 @@ class Recorder(TorchFunctionMode):
 
     def _call_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """What the function gives, and the same with the caller's own objects where it gives one of its arguments."""
-        if not kwargs and len(args) == 1 and type(args[0]) is LazyTensor:  # most reads
+        if not kwargs and len(args) == 1 and type(args[0]) is LazyTensor and func is not BACKWARD:  # most reads
             result = func(value := real(args[0]))
             return result, args[0] if result is value else result
         given = dict[int, LazyTensor]()
         _lazy_ones(args, given)
         _lazy_ones(tuple(kwargs.values()), given)
-        result = func(*real(args), **real(dict(kwargs)))
+        with self._aside() if func in PASSES else nullcontext():
+            result = func(*real(args), **real(dict(kwargs)))
         return result, given.get(id(result), result) if given else result
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """For what runs hooks: their calls are PyTorch's, at once, and lazy tensors that they hold give what they stand for."""
+        active, self.follower.active = self.follower.active, False
+        try:
+            with without_function_modes():
+                yield
+        finally:
+            self.follower.active = active
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run, follower = self._run, self.follower
@@ -250,7 +282,7 @@ class Recorder(TorchFunctionMode):
         writes = before != [each._version for each in given]
         single = result is None or isinstance(result, torch.Tensor)
         leaves, form = ([result], None) if single else pytree.tree_flatten(result)
-        if not leaves or not all(each is None or type(each) in TENSORS for each in leaves):
+        if not leaves or not all(each is None or (type(each) in TENSORS and each.layout is torch.strided) for each in leaves):
             self._end()
             return ours
         places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
@@ -374,7 +406,7 @@ class Recorder(TorchFunctionMode):
             return
         run.deferring, run.pending = False, 0
         try:
-            run_again(run)
+            self._run_again(run)
         finally:
             self.follower.loosen()
 
@@ -395,7 +427,7 @@ class Recorder(TorchFunctionMode):
         if self._steps > MOST_STEPS:
             self._stop(f"{self._steps} different calls", run)
         if run.pending:
-            run_again(run)
+            self._run_again(run)
         self.statistics.uncompiled += 1
         segment.note(run)
         if segment.runs >= WORTH_COMPILING:
@@ -426,11 +458,22 @@ class Recorder(TorchFunctionMode):
                 segment.variants.insert(0, segment.variants.pop(place))
             self.statistics.replaying_ns += perf_counter_ns() - began
             began = perf_counter_ns()
-            variant.execute(run, symbols)
+            self._settling += 1
+            try:
+                variant.execute(run, symbols)
+            finally:
+                self._settling -= 1
             self.statistics.computing_ns += perf_counter_ns() - began
             self.statistics.hits += 1
             return True
         return False
+
+    def _run_again(self, run: Run) -> None:
+        self._settling += 1
+        try:
+            run_again(run)
+        finally:
+            self._settling -= 1
 
     def _compile(self, run: Run) -> None:
         segment, step = run.here.segment, run.here

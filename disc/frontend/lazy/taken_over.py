@@ -21,8 +21,15 @@ from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
 NATIVE = (
-    (torch.autograd, "backward"), (torch._functorch.vmap, "_add_batch_dim"), (torch._functorch.eager_transforms, "_wrap_for_grad"),
-    (torch.utils.dlpack, "to_dlpack"), (Executable, "__call__"),
+    (torch._functorch.vmap, "_add_batch_dim"), (torch._functorch.eager_transforms, "_wrap_for_grad"), (torch.utils.dlpack, "to_dlpack"),
+    (Executable, "__call__"),
+)  # fmt: skip
+# What begins or ends something that each call of PyTorch in between has to see when it is made.
+WATCHING = (
+    (torch._functorch.vmap, "_vmap_increment_nesting"), (torch._functorch.eager_transforms, "_grad_increment_nesting"),
+    (torch._functorch.eager_transforms, "_jvp_increment_nesting"), (torch._functorch.eager_transforms, "_func_increment_nesting"),
+    (torch.autograd.forward_ad, "enter_dual_level"), (torch.autograd.forward_ad, "exit_dual_level"),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
 )  # fmt: skip
 _ours: set[Callable[..., Any]] = set()
 
@@ -36,6 +43,8 @@ def take_over(active: Active) -> None:
         step = vars(kind).get("step")
         if callable(step) and not _is_ours(step):
             kind.step = _noted(_step(step, active))  # pyright: ignore[reportAttributeAccessIssue]
+    if not _is_ours(torch.inference_mode.__enter__):
+        torch.inference_mode.__enter__ = _noted(_no_inference(torch.inference_mode.__enter__, active))
     apply = vars(torch.autograd.Function)["apply"].__func__
     if not _is_ours(apply):
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -43,10 +52,12 @@ def take_over(active: Active) -> None:
     if not _is_ours(group):
         torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
     _replace_handler()
-    for module, name in NATIVE:
-        function = getattr(module, name)
-        if not _is_ours(function):
-            setattr(module, name, _noted(_with_tensors(function)))
+    for places, wrapped in ((NATIVE, _with_tensors), (WATCHING, functools.partial(_watched, active=active)),
+                            ([(torch.autograd, "backward")], functools.partial(_settled, active=active))):  # fmt: skip
+        for module, name in places:
+            function = getattr(module, name)
+            if not _is_ours(function):
+                setattr(module, name, _noted(wrapped(function)))
 
 
 def _replace_handler() -> None:
@@ -66,6 +77,46 @@ def _with_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taken(*args: Any, **kwargs: Any) -> Any:
         return function(*real(args), **real(kwargs)) if has_handle(args, kwargs) else function(*args, **kwargs)
+
+    return taken
+
+
+def _settled(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Native code that changes what is recorded: gradients."""
+
+    @functools.wraps(function)
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        return function(*real(args), **real(kwargs)) if recorder is None else recorder.settle_before(function, args, kwargs)
+
+    return taken
+
+
+def _no_inference(enter: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Inference tensors do not tell what is written: where calls are recorded, there are none, and no gradients."""
+
+    @functools.wraps(enter)
+    def taken(mode: torch.inference_mode) -> None:
+        recorder = active()
+        if recorder is None or recorder.follower.stopped or not mode.mode:
+            return enter(mode)
+        mode._inference_mode_context = torch.no_grad()  # pyright: ignore[reportAttributeAccessIssue]
+        return mode._inference_mode_context.__enter__()
+
+    return taken
+
+
+def _watched(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        if recorder is None:
+            return function(*args, **kwargs)
+        recorder.settle()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            recorder.look_around()
 
     return taken
 

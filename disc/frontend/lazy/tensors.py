@@ -56,7 +56,8 @@ class LazyTensor(torch.Tensor):
         return getattr(real(self), name)
 
 
-_NOTHING = torch.empty(0, device="meta")  # native code that does not ask fails on it, or what it gives has no values to read
+# Native code that does not ask fails on it, or what it gives has no values to read. Where a number is wanted, PyTorch takes it, and asks.
+_NOTHING = torch.empty((), dtype=torch.int64, device="meta")
 
 
 def new_handle() -> LazyTensor:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import disc
+from disc.errors import DiscError
 from disc.frontend.lazy import public
 from disc.frontend.lazy.tensors import real
 
+FUNCTIONS: Any = torch  # that take tensors for numbers
 Step = Callable[[int], list[object]]
 SIZES = (3, 3, 3, 5, 1, 0, 7, 3)
 
@@ -117,9 +122,151 @@ def copies_of_tensors() -> Step:
     return step
 
 
-@pytest.mark.parametrize("make", [
+def transforms_of_functions() -> Step:
+    weight = torch.linspace(-1, 1, 16).view(4, 4)
+
+    def step(count: int) -> list[object]:
+        x = rows(count) * 2
+        shifted = weight + x.sum()
+        gradient = torch.func.grad(lambda w, x: torch.tanh(x @ w).sum())(shifted, x)
+        with forward_ad.dual_level():
+            y = (forward_ad.make_dual(x * 2, torch.ones(count, 4)) @ weight).sin()
+            tangent = forward_ad.unpack_dual(y).tangent
+        return [gradient, torch.func.jacrev(lambda x: (x @ weight).sin())(x[:2]), tangent, y.sum().item()]
+
+    return step
+
+
+def hooks_that_hold_lazy_tensors() -> Step:
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad()
+        x = rows(count) * 2
+        factor = x.sum()
+        y = layer(x)
+        y.register_hook(lambda gradient: gradient * factor + x.mean(0).nan_to_num())
+        y.square().sum().backward()
+        return [layer.weight.grad]
+
+    return step
+
+
+def checkpoints() -> Step:
+    first, second, packed = nn.Linear(4, 8), nn.Linear(8, 4), list[Tensor]()
+    for each in (*first.parameters(), *second.parameters()):
+        nn.init.constant_(each, 0.3)
+
+    def step(count: int) -> list[object]:
+        first.zero_grad()
+        second.zero_grad()
+        x = rows(count) + 1
+        checkpoint(lambda x: second(torch.tanh(first(x))), x, use_reentrant=False).sum().backward()
+        with torch.autograd.graph.saved_tensors_hooks(lambda each: (packed.append(each), each)[1], lambda each: each):
+            loss = torch.tanh(first(x)).sum()
+        torch.autograd.backward([loss])
+        count = len(packed)
+        packed.clear()
+        return [first.weight.grad, second.bias.grad, loss.detach(), count]
+
+    return step
+
+
+def gradients_are_zeroed_before_a_plain_loss() -> Step:
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        with torch.autograd.graph.save_on_cpu():
+            loss = layer(rows(count)).square().sum()
+        layer.weight.grad = torch.zeros_like(layer.weight) + 1
+        torch.autograd.backward(loss)
+        assert layer.weight.grad is not None
+        layer.weight.grad.mul_(2)
+        return [layer.weight.grad, layer.bias.grad]
+
+    return step
+
+
+def gradients_through_what_was_read() -> Step:
+    weight = nn.Parameter(torch.linspace(0, 1, 16).view(4, 4))
+
+    def step(count: int) -> list[object]:
+        weight.grad = None
+        y = rows(count) @ weight
+        read = y.sum().item()
+        z = (y * weight.sum()).sum() + read
+        (gradient,) = torch.autograd.grad(z, weight, retain_graph=True)
+        torch.autograd.backward([z, y.sin().sum()])
+        return [gradient, weight.grad, read]
+
+    return step
+
+
+def tensors_as_numbers() -> Step:
+    layer = nn.Linear(4, 3)
+    nn.init.constant_(layer.weight, 0.2)
+    optimizer = torch.optim.LBFGS(layer.parameters(), lr=0.1, max_iter=3)
+
+    def step(count: int) -> list[object]:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(layer(rows(count + 1)), torch.ones(count + 1, 3))
+            loss.backward()
+            return loss
+
+        scale, two = rows(count).abs().sum() + 0.5, (rows(count).sum() * 0).long() + 2
+        results = [
+            FUNCTIONS.ones(2).add_(torch.ones(2), alpha=scale),
+            torch.ones(4, 3).view(FUNCTIONS.add(two, 0), 6),
+            FUNCTIONS.full([2], scale),
+            FUNCTIONS.arange(two),
+        ]
+        loss = optimizer.step(closure)
+        return [*results, torch.as_tensor(loss).detach(), layer.weight.detach().clone()]
+
+    return step
+
+
+def inference() -> Step:
+    layer, buffer = nn.Linear(4, 2), torch.zeros(2)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        with torch.inference_mode():
+            y = torch.relu(layer(rows(count)))
+            z = y + torch.arange(2)
+            y.add_(1)
+            buffer.add_(y.sum(0))
+        return [y, z, y.requires_grad, z.sum().item(), buffer.clone(), layer(rows(count)).requires_grad]
+
+    return step
+
+
+def sparse_gradients() -> Step:
+    table = nn.Embedding(6, 4, sparse=True)
+    nn.init.constant_(table.weight, 0.2)
+    optimizer = torch.optim.SparseAdam(table.parameters(), 0.01)
+
+    def step(count: int) -> list[object]:
+        optimizer.zero_grad()
+        (table(torch.arange(count) % 6) * 2).square().sum().backward()
+        optimizer.step()
+        assert table.weight.grad is not None
+        return [table.weight.detach().clone(), table.weight.grad.to_dense()]
+
+    return step
+
+
+PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
-])  # fmt: skip
+    transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
+    gradients_through_what_was_read, tensors_as_numbers, inference, sparse_gradients,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", PROGRAMS)
 def test_program(make: Callable[[], Step]) -> None:
     results = list[list[object]]()
     for lazily in (False, True):
@@ -135,4 +282,21 @@ def test_program(make: Callable[[], Step]) -> None:
         results.append(found)
     for ours, theirs in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_within_inference_mode() -> None:
+    layer = nn.Linear(4, 4)
+    for count in SIZES:
+        with torch.inference_mode():
+            x = rows(count)
+            with disc.lazy():
+                y = torch.tanh(layer(x)) + x
+                total = y.sum().item()
+            assert torch.is_inference_mode_enabled()
+            with pytest.raises(DiscError, match="in inference mode"):
+                disc.lazy.enable()
+            torch.testing.assert_close(plain(y), torch.tanh(layer(x)) + x)
+            assert not y.requires_grad
+            assert total == pytest.approx(y.sum().item(), abs=1e-5)
     assert disc.lazy.stats().hits, disc.lazy.stats()
