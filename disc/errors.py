@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def counted(count: int, what: str, several: str | None = None) -> str:
+    """ "1 launch", "2 launches", "3 entries" (of which `several` is the word)."""
+    return f"{count} {what}" if count == 1 else f"{count} {several or what + ('es' if what.endswith('ch') else 's')}"
+
+
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """The one of `words` nearest to what somebody wrote, None where none is near."""
     import difflib  # only where somebody misspells

@@ -115,7 +115,7 @@ class Cache:
         path = self._path(key)
         try:
             path.stat()
-            self._check_folder()
+            check_folder(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -135,7 +135,7 @@ class Cache:
     def _damaged(self, path: Path, error: ArtifactError) -> None:
         if not path.exists():
             return  # another process removed it just now
-        warn(f"the compile cache held a damaged entry, compiling anew: {error}", RuntimeWarning)
+        warn(f"the compile cache held a damaged entry, compiling anew: {error}")
         with contextlib.suppress(OSError):  # it is refused again next time
             path.unlink(missing_ok=True)
 
@@ -146,7 +146,7 @@ class Cache:
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_folder()
+            check_folder(self.folder)
             write(self._path(key))
             self._evict()
         except OSError as error:
@@ -192,16 +192,18 @@ class Cache:
                 continue
         return found
 
-    def _check_folder(self) -> None:
-        status = self.folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ArtifactError(
-                f"the cache folder '{self.folder}' may be written by other users, who could put code into it: "
-                "make it yours alone (chmod 700), or set DISC_CACHE_DIR"
-            )
-
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.disc"
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ArtifactError for one that others may write to, OSError where there is none."""
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ArtifactError(
+            f"the cache folder '{folder}' may be written by other users, who could put code into it: "
+            "make it yours alone (chmod 700), or set DISC_CACHE_DIR"
+        )
 
 
 def open_cache(environment: Environment) -> Cache:
@@ -215,4 +217,4 @@ def open_kernels(environment: Environment) -> Cache:
 
 
 def _warn_unusable(folder: Path, error: OSError) -> None:
-    warn(f"the compile cache '{folder}' cannot be used: {error}", RuntimeWarning)
+    warn(f"the compile cache '{folder}' cannot be used: {error.strerror or error}; set DISC_CACHE_DIR to another folder, or DISC_CACHE=0")

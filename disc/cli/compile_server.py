@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from disc.cli.output import AsJson, Debug, print_json
+from disc.cli.output import AsJson, Debug, announcing, print_json
 from disc.config import read_environment
 from disc.errors import ConfigurationError, how_to_install
 
@@ -33,6 +33,7 @@ def compile_server_command(
         from disc.serving.compile_service.service import CompileServer
         from disc.serving.compile_service.settings import GIB, CompileLimits, CompileSettings
         from disc.serving.grpc.server import termination
+        from disc.serving.listening import address
         from disc.serving.logs import log_to_stderr
         from disc.serving.settings import Access, Tls
     except ModuleNotFoundError as error:
@@ -52,9 +53,10 @@ def compile_server_command(
     server = CompileServer(settings)
     server.start()
     with termination() as wait:  # before the message: a reader of it may send SIGTERM
-        if as_json:
-            print_json({"host": host, "port": server.port, "folder": str(settings.folder)})
-        else:
-            print(f"compiling on {host}:{server.port} (gRPC)", flush=True)
+        with announcing():
+            if as_json:
+                print_json({"host": host, "port": server.port, "folder": str(settings.folder)})
+            else:
+                print(f"compiling on {address(host, server.port)} (gRPC)")
         wait()
     server.stop()

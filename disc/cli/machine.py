@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
+import tempfile
 import textwrap
 import time
 from dataclasses import asdict, dataclass
@@ -15,12 +15,12 @@ from pathlib import Path
 import typer
 
 from disc.artifact import file as artifact
-from disc.artifact.cache import Cache, open_cache
+from disc.artifact.cache import Cache, check_folder, open_cache
 from disc.artifact.manifest import arguments_of
 from disc.cli.help import Command, Group, examples
 from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import VERSION, read_environment
-from disc.errors import ArtifactError, TargetError, how_to_install
+from disc.errors import ArtifactError, TargetError, counted, how_to_install
 from disc.ral import _ral
 from disc.targets import cuda
 from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
@@ -28,12 +28,13 @@ from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 cache_app = typer.Typer(cls=Group, no_args_is_help=True, help="The compile cache.")
 INPUTS_WIDTH = 72  # characters of a table's cell: programs of torch.compile may have hundreds of inputs
 
-# What the extras that users may want are recognized by.
+# What the extras that users may want are recognized by: a module of each distribution.
 EXTRAS = {
-    "serve": ("aiohttp", "grpc", "prometheus_client", "pydantic"), "onnx": ("onnx",), "hf": ("transformers",),
-    "sentences": ("sentence_transformers",), "text": ("tokenizers",),
-    "cuda": ("triton",), "sign": ("cryptography",), "otel": ("opentelemetry",), "remote": ("grpc", "safetensors"), "ray": ("ray",),
-    "tune": ("sklearn",),
+    "serve": ("aiohttp", "grpc", "prometheus_client", "google.protobuf", "pydantic"), "onnx": ("onnx",),
+    "peers": ("onnx", "onnxruntime", "openvino", "matplotlib"), "hf": ("transformers",),
+    "sentences": ("sentence_transformers", "transformers"), "text": ("tokenizers",), "cuda": ("triton",), "sign": ("cryptography",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"), "remote": ("grpc", "google.protobuf", "safetensors"),
+    "ray": ("aiohttp", "grpc", "prometheus_client", "google.protobuf", "pydantic", "ray"), "tune": ("sklearn",),
 }  # fmt: skip
 
 
@@ -109,9 +110,16 @@ def _packages() -> list[Finding]:
 
 
 def _extras() -> Finding:
-    there = [name for name, modules in EXTRAS.items() if all(importlib.util.find_spec(module) for module in modules)]
+    there = [name for name, modules in EXTRAS.items() if all(map(_is_there, modules))]
     others = [name for name in EXTRAS if name not in there]
     return Finding("extras", (", ".join(there) or "none") + (f"; not installed: {', '.join(others)}" if others else ""))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def _linker() -> Finding:
@@ -122,14 +130,26 @@ def _linker() -> Finding:
 def _cache_folder() -> Finding:
     environment = read_environment()
     entries = open_cache(environment).entries()
-    value = f"{environment.cache_dir}: {len(entries)} entries, {byte_size(sum(entry.size for entry in entries))}"
+    value = f"{environment.cache_dir}: {counted(len(entries), 'entry', 'entries')}, {byte_size(sum(entry.size for entry in entries))}"
     value += f" of {byte_size(environment.cache_size)}" if environment.cache else ", off (DISC_CACHE=0)"
     nearest = environment.cache_dir
     while not nearest.exists():
         nearest = nearest.parent
     value += f"; {byte_size(shutil.disk_usage(nearest).free)} free on its disk"
-    writable = os.access(nearest, os.W_OK)
-    return Finding("cache", value, "" if writable or not environment.cache else f"{nearest} cannot be written: set DISC_CACHE_DIR")
+    return Finding("cache", value, _cache_problem(environment.cache_dir, nearest) if environment.cache else "")
+
+
+def _cache_problem(folder: Path, nearest: Path) -> str:
+    """Why no program can be kept in the folder, of whose path `nearest` is what there is; "" where one can."""
+    try:
+        if nearest == folder:
+            check_folder(folder)
+        with tempfile.TemporaryFile(dir=nearest):
+            return ""
+    except ArtifactError as error:
+        return str(error)
+    except OSError as error:
+        return f"{nearest} cannot be written ({error.strerror}): set DISC_CACHE_DIR"
 
 
 def _threads() -> Finding:
@@ -155,7 +175,8 @@ def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
         inputs = textwrap.shorten(_inputs(each.path), INPUTS_WIDTH, placeholder=" ...")
         rows.append((each.key[:16], inputs, byte_size(each.size), time.strftime("%F %T", time.localtime(each.used))))
     print_table(("key", "inputs", "size", "last used"), rows, left=2)
-    print(f"{cache.folder}: {len(entries)} entries, {byte_size(sum(each.size for each in entries))} of {byte_size(cache.limit)}")
+    held = byte_size(sum(each.size for each in entries))
+    print(f"{cache.folder}: {counted(len(entries), 'entry', 'entries')}, {held} of {byte_size(cache.limit)}")
 
 
 def _inputs(path: Path) -> str:
@@ -180,7 +201,8 @@ def cache_verify_command(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         print_json({"entries": len(entries), "damaged": damaged})
     else:
-        print("\n".join([*(f"removed {message}" for message in damaged.values()), f"{len(entries) - len(damaged)} entries are whole"]))
+        whole = len(entries) - len(damaged)
+        print("\n".join([*(f"removed {message}" for message in damaged.values()), f"whole: {counted(whole, 'entry', 'entries')}"]))
     if damaged:
         raise typer.Exit(1)
 
@@ -193,7 +215,7 @@ def cache_clear_command(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         print_json({"folder": str(cache.folder), "removed": removed})
         return
-    print(f"{cache.folder}: removed {removed} entries")
+    print(f"{cache.folder}: removed {counted(removed, 'entry', 'entries')}")
 
 
 def _cache() -> Cache:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from disc.errors import printable
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -22,6 +27,64 @@ Ops = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads per call; default: DISC_THREADS, OMP_NUM_THREADS or all cores allowed.")
 ]
+
+
+class UnwrittenError(OSError):
+    """Standard output cannot be written: its disk is full, its terminal is gone."""
+
+
+class _StandardOutput(io.FileIO):
+    """Tells its own errors from those of other files. A reader that has left is a BrokenPipeError, as ever."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UnwrittenError(error.errno, error.strerror) from error
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """In the body, errors of writing standard output are `UnwrittenError`s, and a stream that the caller has closed (`>&-`) takes what
+    comes, so that nothing else that is opened becomes standard output."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    before = sys.stdout
+    if before is sys.__stdout__ and isinstance(before, io.TextIOWrapper):
+        before.flush()
+        raw = _StandardOutput(before.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), before.encoding, before.errors,
+            line_buffering=before.line_buffering, write_through=before.write_through,
+        )  # fmt: skip
+    try:
+        yield
+        sys.stdout.flush()  # what cannot be written is said by the command, not by Python when it ends
+    except (BrokenPipeError, UnwrittenError):
+        discard(sys.stdout)
+        raise
+    finally:
+        sys.stdout = before
+
+
+def discard(stream: TextIO) -> None:
+    """Lets nothing more reach a stream that failed; neither does what it still holds."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+@contextlib.contextmanager
+def announcing() -> Iterator[None]:
+    """For what a server prints when it answers: it goes on where nobody reads that any more, or the disk below it is full."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)
 
 
 def print_json(value: object) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disc.cli.output import AsJson, Debug, Ops, print_json
+from disc.cli.output import AsJson, Debug, Ops, announcing, print_json
 from disc.config import MAX_GRAPHS, silence_grpc
 from disc.errors import ConfigurationError, how_to_install
 from disc.ral.custom_functions import register_ops
+
+if TYPE_CHECKING:
+    from disc.serving.server import Server
 
 
 def _print_schema(wanted: bool) -> None:
@@ -78,16 +81,24 @@ def serve_command(
     server = Server(paths, settings)
     server.start()
     with termination() as wait:  # before the message: a reader of it may send SIGTERM
-        models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
-        if as_json:
-            ports = {"port": server.port, "http_port": server.http_port, "metrics_port": server.metrics_port}
-            print_json({"host": settings.host, **ports, "models": models})
-        else:
-            page = (
-                ""
-                if server.http_port is None
-                else f", http{'s' if settings.tls else ''}://{settings.host}:{server.http_port} (REST, status page)"
-            )
-            print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC){page}", flush=True)
+        with announcing():
+            _announce(server, as_json=as_json)
         wait()
     server.stop()
+
+
+def _announce(server: Server, *, as_json: bool) -> None:
+    from disc.serving.listening import address
+
+    settings = server.settings
+    models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
+    if as_json:
+        ports = {"port": server.port, "http_port": server.http_port, "metrics_port": server.metrics_port}
+        print_json({"host": settings.host, **ports, "models": models})
+    else:
+        page = (
+            ""
+            if server.http_port is None
+            else f", http{'s' if settings.tls else ''}://{address(settings.host, server.http_port)} (REST, status page)"
+        )
+        print(f"serving {', '.join(models) or 'no model'} on {address(settings.host, server.port)} (gRPC){page}")

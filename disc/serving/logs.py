@@ -62,7 +62,10 @@ class _Libraries(logging.Handler):
         if (unsaid := _unsaid(message)) is None:
             return
         error = None if record.exc_info is None or record.exc_info[1] is None else repr(record.exc_info[1])
-        print(_line("library", level=record.levelname, message=message, error=error, unsaid=unsaid), file=sys.stderr, flush=True)
+        try:
+            print(_line("library", level=record.levelname, message=message, error=error, unsaid=unsaid), file=sys.stderr, flush=True)
+        except OSError:  # whoever logged this goes on without a log
+            self.handleError(record)
 
 
 def log_to_stderr() -> None:

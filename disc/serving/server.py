@@ -21,6 +21,7 @@ from disc.serving.grpc.inference import InferenceService
 from disc.serving.grpc.server import Connections, bind, make_server
 from disc.serving.holding import Holding
 from disc.serving.http.server import HttpServer
+from disc.serving.listening import check_addresses
 from disc.serving.logs import log
 from disc.serving.repository import Repository
 from disc.serving.settings import Limits, ServerSettings
@@ -73,6 +74,7 @@ class Server:
 
     def __init__(self, root: Path | Sequence[Path], settings: ServerSettings) -> None:
         """Loads the models; root: as of a `Repository`. Raises ConfigurationError, DiscError."""
+        check_addresses(settings)
         self.settings = settings
         self._tokens = Tokens(settings.access)
         self.core = Core(Repository(root, settings), settings)

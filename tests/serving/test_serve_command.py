@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import grpc
 import numpy as np
@@ -131,3 +134,64 @@ def test_the_configuration_of_the_readme_is_valid() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     settings = settings_of(tomllib.loads(readme.split("```toml\n")[1].split("```")[0]))
     assert settings.admin and settings.for_model("bert").sequence is not None and settings.for_model("bert").max_batch == 32
+
+
+def ended(*arguments: str) -> str:
+    """What a `disc serve` says that does not start."""
+    done = subprocess.run([sys.executable, "-m", "disc.cli", "serve", *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and done.stdout == "", done
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("option", "setting"), [("--port", "port"), ("--http-port", "http_port"), ("--metrics-port", "metrics.port")])
+def test_a_port_that_is_taken_is_named(artifact: Path, option: str, setting: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        others = [each for name in ("--port", "--http-port") if name != option for each in (name, "0")]
+        assert ended(str(artifact), *others, option, str(port)) == (
+            f"disc: cannot listen on 127.0.0.1:{port} ({setting}): Address already in use"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "nowhere.invalid", "--port", "1"], "cannot listen on nowhere.invalid:1 (port): Name or service not known"),
+        (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1:0 (port): Cannot assign requested address"),
+        (["--host", ""], "host is empty: give an address, such as 127.0.0.1, or 0.0.0.0 for every interface"),
+        (["--port", "8000"], "port, http_port are all 8000: each needs a port of its own"),
+        (["--metrics-port", "8001"], "port, metrics.port are all 8001: each needs a port of its own"),
+    ],
+)
+def test_an_address_that_cannot_be_had(artifact: Path, arguments: list[str], words: str) -> None:
+    assert ended(str(artifact), *arguments) == f"disc: {words}"
+
+
+def test_the_options_take_precedence_over_ports_of_the_file(artifact: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("port = 8000")  # which is HTTP's default
+    with process(str(artifact), "--config", str(config)) as (running, _):
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+@pytest.mark.parametrize("host", ["::1", "[::1]", "::"])
+def test_addresses_of_ipv6(artifact: Path, host: str) -> None:
+    with process(str(artifact), "--host", host) as (running, port):
+        with grpc.insecure_channel(f"[::1]:{port}") as channel:
+            channel.unary_unary(f"/{INFERENCE}/ModelInfer")(REQUEST)
+        running.send_signal(signal.SIGTERM)
+        errors = running.communicate(timeout=20)[1]
+    assert logged(errors, "stopped")["answered"] == 1
+
+
+def test_the_page_is_where_the_message_says(artifact: Path) -> None:
+    command = [sys.executable, "-m", "disc.cli", "serve", str(artifact), "--host", "::1", "--port", "0", "--http-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        try:
+            assert running.stdout is not None
+            url = running.stdout.readline().split(", ")[1].split(" ")[0]
+            assert re.fullmatch(r"http://\[::1\]:\d+", url) and urlopen(f"{url}/v2/health/ready", timeout=10).status == 200
+        finally:
+            running.kill()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import disc
+from disc.cli.machine import EXTRAS
 from disc.cli.main import main
 from disc.errors import DISTRIBUTION, how_to_install
 
@@ -46,7 +48,7 @@ def test_nothing_tells_people_to_install_from_the_index() -> None:
 
 def test_the_names_agree() -> None:
     assert PROJECT["name"] == DISTRIBUTION != "disc"
-    assert PROJECT["scripts"] == {"disc": "disc.cli.main:main"}
+    assert PROJECT["scripts"] == {"disc": "disc.cli.__main__:main"}
     assert PROJECT["entry-points"]["torch_dynamo_backends"] == {"disc": "disc.frontend.dynamo:backend"}
 
 
@@ -68,6 +70,22 @@ def test_what_people_install_has_no_tools_of_ours() -> None:
     assert not set(GROUPS) & set(PROJECT["optional-dependencies"])
     everything = Requirement(PROJECT["optional-dependencies"]["all"][0]).extras
     assert everything == set(PROJECT["optional-dependencies"]) - {"all"}
+
+
+def test_every_extra_is_named_and_found() -> None:
+    """By README, and by `disc doctor`, which looks for each package of it; what compiling needs it lists one by one."""
+    extras = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items() if name != "all"}
+    (named,) = re.findall(r"The extras are (.+?)\. torch of", " ".join((ROOT / "README.md").read_text().split()))
+    assert set(re.findall(r"`(\w+)`", named)) == set(extras)
+    assert set(EXTRAS) == set(extras) - {"compile"}
+    for name, modules in EXTRAS.items():
+        own = [each for each in extras[name] if each.name != DISTRIBUTION]
+        needed = {canonicalize_name(each.name) for each in own}
+        needed |= {canonicalize_name(each.name) for outer in extras[name] for inner in outer.extras for each in extras.get(inner, [])}
+        packages = packages_distributions()
+        found = {canonicalize_name(each) for module in modules for each in packages.get(module.partition(".")[0], [])}
+        installed = {each for each in needed if any(each == canonicalize_name(other) for names in packages.values() for other in names)}
+        assert installed <= found, f"{name}: disc doctor does not look for {installed - found}"
 
 
 def test_the_lock_is_whole() -> None:
@@ -198,7 +216,7 @@ def test_no_command_is_the_help_alone(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_repr_of_an_executable() -> None:
     linear = disc.compile(torch.nn.Linear(4, 3).eval(), (torch.randn(2, 4),), options=disc.Options(threads=1))
-    assert repr(linear) == f"<disc.Executable (input: f32[S0, 4]) -> (f32[S0, 3]), {linear.isa}, 1 threads>"
+    assert repr(linear) == f"<disc.Executable (input: f32[S0, 4]) -> (f32[S0, 3]), {linear.isa}, 1 thread>"
     shown = {name for name in dir(linear) if name[0] != "_"}
     assert shown == {
         "batch", "explain", "flat", "graphs", "inputs", "isa", "manifest", "outputs", "profile", "save", "state", "stats", "sweep", "synchronize",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from disc.errors import ConfigurationError
+from disc.serving.listening import address, cannot_listen
 from disc.serving.settings import Tls
 from disc.serving.tls import credentials
 
@@ -47,11 +47,11 @@ def make_server(services: Sequence[grpc.GenericRpcHandler], threads: int, messag
 
 def bind(server: grpc.Server, host: str, port: int, tls: Tls | None) -> int:
     """The port, which the system chooses for 0. Raises ConfigurationError when it is taken or a certificate cannot be read."""
-    address = f"{host}:{port}"
+    place = address(host, port)
     try:
-        return server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials(tls))
+        return server.add_insecure_port(place) if tls is None else server.add_secure_port(place, credentials(tls))
     except RuntimeError as error:
-        raise ConfigurationError(f"cannot listen on {address}: {error}") from error
+        raise cannot_listen(host, port, "port", error) from error
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from disc.serving.http.connections import Connection, Connections, read_body
 from disc.serving.http.json_form import HEADER_LENGTH, read_request, write_answer
 from disc.serving.http.openapi import description
 from disc.serving.http.status import status
+from disc.serving.listening import cannot_listen, plain_host
 from disc.serving.logs import log, log_seldom
 from disc.serving.metrics import metrics_text
 from disc.serving.settings import Tls
@@ -63,21 +64,21 @@ class HttpServer:
         """Binds and answers. Raises ConfigurationError."""
         context = _ssl_context(tls) if tls is not None else None
         self._thread.start()
-        try:
-            self._wait(self._start(host, port, context))
-        except OSError as error:
-            raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._wait(self._start(host, port, context))
 
     async def _start(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         metrics = self._core.settings.metrics.port
         routes = self._routes() + (self._metrics_routes() if metrics is None else [])
-        self._runner, self.port = await self._listen(routes, host, port, context)
+        self._runner, self.port = await self._listen(routes, host, port, "http_port", context)
         if metrics is not None:
-            self._metrics_runner, self.metrics_port = await self._listen(self._metrics_routes(), host, metrics, context)
+            listening = self._listen(self._metrics_routes(), host, metrics, "metrics.port", context)
+            self._metrics_runner, self.metrics_port = await listening
         self._watch = self._loop.create_task(self._connections.watch())
 
-    async def _listen(self, routes: list[web.RouteDef], host: str, port: int, context: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
-        """Answers on one port; returns which."""
+    async def _listen(
+        self, routes: list[web.RouteDef], host: str, port: int, setting: str, context: ssl.SSLContext | None
+    ) -> tuple[web.AppRunner, int]:
+        """Answers on one port, of a setting; returns which. Raises ConfigurationError."""
         limits, loop = self._core.settings.limits, self._loop
         application = web.Application(client_max_size=limits.message_bytes, middlewares=[self._guarded])
         application.add_routes(routes)
@@ -87,9 +88,13 @@ class HttpServer:
         server = runner.server
         assert server is not None
         patience = limits.arrival_s if context is not None else None
-        listener = await loop.create_server(
-            lambda: Connection(server, self._connections, loop), host, port, ssl=context, backlog=128, ssl_handshake_timeout=patience
-        )
+        try:
+            listener = await loop.create_server(
+                lambda: Connection(server, self._connections, loop),
+                plain_host(host), port, ssl=context, backlog=128, ssl_handshake_timeout=patience,
+            )  # fmt: skip
+        except OSError as error:
+            raise cannot_listen(host, port, setting, error) from error
         self._listeners.append(listener)
         return runner, listener.sockets[0].getsockname()[1]
 
