@@ -19,6 +19,7 @@ from torch_mlir import ir
 from disc.artifact.cache import cache_key, open_cache, open_kernels
 from disc.artifact.file import file_view
 from disc.artifact.manifest import Manifest, TargetRecord, arguments_of
+from disc.artifact.output import writing
 from disc.artifact.structure import with_names
 from disc.codegen.build import Built, Part, build
 from disc.codegen.compiles import thread_compiles
@@ -352,7 +353,9 @@ def generate_parts(parts: Sequence[Part], state: CompileState, session: Session)
         raise bug_with_reproducer("code generation", "codegen", emit, at[-1].module.operation, error) from error
     if state.dump is not None:
         for name, made in built.targets.items():
-            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir").write_text(made.listing.text)
+            path = state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir"
+            with writing(path):
+                path.write_text(made.listing.text)
     return built
 
 

@@ -57,16 +57,28 @@ def read_environment() -> Environment:
     """Reads the process environment anew (cheap; tests change it)."""
     from pathlib import Path  # which programs without an environment to read need not load
 
-    dump = os.environ.get("DISC_DUMP")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    dump, cache = os.environ.get("DISC_DUMP"), os.environ.get("DISC_CACHE") or "1"
+    if cache not in ("0", "1"):
+        raise DiscError(f"DISC_CACHE={cache!r}: 0 turns the compile cache off, 1 on; DISC_CACHE_DIR names its folder")
+    base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Environment(
         dump=Path(dump) if dump else None,
         cache_dir=Path(os.environ.get("DISC_CACHE_DIR") or Path(base) / "disc"),
-        cache=os.environ.get("DISC_CACHE", "1") != "0",
+        cache=cache == "1",
         cache_size=_bytes(os.environ.get("DISC_CACHE_SIZE") or "8G"),
         threads=threads_of_environment(),
         traces=_traces(os.environ),
     )
+
+
+def _home() -> Path:
+    """Of a user that no list names, as a container may run, the root, which is where container engines put it."""
+    from pathlib import Path
+
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def threads_of_environment() -> int | None:

@@ -63,6 +63,23 @@ def check_output(path: str | os.PathLike[str]) -> None:
         _target(path)
 
 
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raises OutputError where nothing can be written: for before long work, and for what may be a device or a pipe, too."""
+    with writing(path):
+        if os.path.isdir(path):
+            raise _not_replaced(path, "a folder")
+        _check_folder(os.fsdecode(path), os.path.dirname(os.fsdecode(path)))
+
+
+def _not_replaced(path: str | os.PathLike[str], kind: str) -> OutputError:
+    return OutputError(f"'{printable(os.fsdecode(path))}' is {kind}, which will not be replaced by a file: give another name")
+
+
+def _check_folder(path: str, folder: str) -> None:
+    if folder and not os.path.isdir(folder):
+        raise OutputError(f"'{printable(path)}': the folder {printable(folder)} does not exist")
+
+
 def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     """The file to replace, and its permissions; None: there is none yet."""
     from pathlib import Path  # a part of what `import disc` would cost; only what writes needs it
@@ -72,15 +89,13 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
         status = os.stat(path)
     except FileNotFoundError:
         target = Path(os.path.realpath(os.fsdecode(path)))  # of a link, what it names
-        if not target.parent.is_dir():
-            folder = target.parent if os.path.islink(path) else Path(os.fsdecode(path)).parent
-            raise OutputError(f"'{shown}': the folder {printable(str(folder))} does not exist") from None
+        _check_folder(os.fsdecode(path), str(target.parent) if os.path.islink(path) else os.path.dirname(os.fsdecode(path)))
         return target, None
     except ValueError:  # not OSError: the path holds a NUL or a lone surrogate
         raise OutputError(f"'{shown}': cannot be written: no file can have this name") from None
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
-        raise OutputError(f"'{shown}' is {kind}, which will not be replaced by a file: give another name")
+        raise _not_replaced(path, kind)
     return Path(os.path.realpath(os.fsdecode(path))), stat.S_IMODE(status.st_mode)
 
 

@@ -21,7 +21,7 @@ from disc.cli.factory import from_factory, from_folder
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options, dtype_name
-from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError, UnsupportedFormatError, how_to_install
+from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError, UnsupportedFormatError, counted, how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ def compile_command(
     debug: Debug = False,
 ) -> None:
     """Compile a model into one artifact for every shape of its inputs."""
-    path = output or Path(Path(model.rpartition(":")[2] or model).stem + ".disc")
+    path = output or Path(Path(os.path.abspath(model.rpartition(":")[2] or model)).stem + ".disc")
     check_output(path)
     folder = model.removeprefix("hf:") if model.startswith("hf:") else None
     if folder is not None and task is None:
@@ -134,7 +134,7 @@ def compile_command(
             "isas": manifest.get("code", []), "inputs": arguments_of(manifest), "outputs": results_of(manifest),
         })  # fmt: skip
         return
-    how = "from the cache" if cached else f"{len(manifest['kernels'])} kernels"
+    how = "from the cache" if cached else counted(len(manifest["kernels"]), "kernel")
     print(f"{path}: {byte_size(size)}, {', '.join(manifest.get('code', []))}, {how}, {seconds:.1f} s")
     for record in arguments_of(manifest):
         print(f"input {record['name']}: {type_text(record['dtype'], record['dims'])}")

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disc.errors import UnsupportedFormatError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
 
+IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
+
 
 def from_factory(name: str) -> Built:
     """(module, example inputs, dynamic shapes or None) of `package.module:factory`.
@@ -26,12 +29,16 @@ def from_factory(name: str) -> Built:
     Raises UnsupportedFormatError when it cannot be imported, fails, or returns something else.
     """
     module_name, _, attribute = name.partition(":")
+    if attribute.startswith("//"):
+        raise UnsupportedFormatError(f"{name}: nothing is downloaded: give a file or a folder of this machine")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise UnsupportedFormatError(f"cannot import '{module_name}': {_user_error(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        reason = _no_module(module_name, attribute) if missing else _user_error(error)
+        raise UnsupportedFormatError(f"cannot import '{module_name}': {reason}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         known = sorted(each for each, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__)
@@ -52,6 +59,15 @@ def from_folder(folder: str, task: str) -> tuple[torch.nn.Module, Mapping[str, o
     return load_folder(folder, task)
 
 
+def _no_module(name: str, attribute: str) -> str:
+    """Why there is none of this name; people give paths of files, too."""
+    path = Path(name if name.endswith(".py") else f"{name}.py")
+    if (name.endswith(".py") or os.sep in name) and path.is_file():
+        folder = "" if path.parent == Path() else f", in the folder {path.parent}"
+        return f"a module goes by its name: disc compile {path.stem}:{attribute}{folder}"
+    return "there is no such module, neither in this folder nor among the installed packages"
+
+
 def _checked(name: str, built: object) -> Built:
     import torch
 
@@ -70,6 +86,6 @@ def _kind(value: object) -> str:
 
 def _user_error(error: Exception) -> str:
     """The error and the last line of a file that it passed through."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(("<", IMPORTLIB))]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
     return f"{type(error).__name__}: {error}{place}"

@@ -12,12 +12,13 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.format import MAGIC_PREFIX
 
 from disc.artifact.manifest import InputRecord, Manifest, arguments_of
 from disc.artifact.structures import StructuresRecord
 from disc.cli.output import type_text
-from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
-from disc.explain.symbols import find_symbols
+from disc.errors import InputRankError, InputTypeError, ShapeConstraintError, counted
+from disc.explain.symbols import check_memory, find_symbols
 from disc.ir.weights import STORAGE
 from disc.ral.block_programs import MOST_NODES
 from disc.ral.flat_values import flat_instances
@@ -59,8 +60,10 @@ def _json(path: str) -> object:
     """Raises InputTypeError."""
     try:
         return json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputTypeError(f"{path} cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise InputTypeError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputTypeError(f"{path} is no JSON: {error}") from error
     except RecursionError as error:
         raise InputTypeError(f"{path} nests deeper than JSON is read: give the structure as .npy files") from error
 
@@ -113,7 +116,7 @@ def _by_name(records: Sequence[InputRecord], option: str, entries: Sequence[str]
         name, equals, value = entry.partition("=")
         if not equals:
             if position >= len(names):
-                raise InputRankError(f"{option} {entry}: the model has only {len(names)} inputs")
+                raise InputRankError(f"{option} {entry}: the model has only {counted(len(names), 'input')}")
             name, value = names[position], entry
         if name not in names or name in found:
             problem = "is given twice" if name in found else f"is no input; the inputs are {', '.join(map(repr, names))}"
@@ -124,12 +127,18 @@ def _by_name(records: Sequence[InputRecord], option: str, entries: Sequence[str]
 
 def _read(path: str) -> Array:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputTypeError(f"{path} cannot be read as a .npy file: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise InputTypeError(f"{path} holds several arrays; give one .npy file per input")
-    return array
+        with open(path, "rb") as file:
+            start = file.read(len(MAGIC_PREFIX))
+        if start.startswith(b"PK"):
+            raise InputTypeError(f"{path} holds several arrays; give one .npy file per input")
+        if start != MAGIC_PREFIX:
+            raise InputTypeError(f"{path} is no .npy file, which numpy.save(path, array) writes")
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputTypeError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        reason = "it holds Python objects, which reading would run" if "allow_pickle" in str(error) else str(error)
+        raise InputTypeError(f"{path} cannot be read as a .npy file: {reason}") from error
 
 
 def _request(record: InputRecord, text: str | None) -> _Request:
@@ -144,7 +153,7 @@ def _request(record: InputRecord, text: str | None) -> _Request:
         raise ShapeConstraintError(f"'{text}' is no size: write {record['name']}=2x17, or {record['name']}=2x17:0..30000 with a range")
     sizes = tuple(int(size) for size in (match["sizes"] or "").split("x") if size)
     if len(sizes) != len(record["dims"]):
-        raise ShapeConstraintError(f"input '{record['name']}' is {declared}: give {len(record['dims'])} sizes, not {len(sizes)}")
+        raise ShapeConstraintError(f"input '{record['name']}' is {declared}: give {counted(len(record['dims']), 'size')}, not {len(sizes)}")
     low, high = (int(match["low"]), int(match["high"])) if match["low"] else (0, 2)
     if low >= high:
         raise ShapeConstraintError(f"'{text}': the range {low}..{high} is empty")
@@ -153,6 +162,7 @@ def _request(record: InputRecord, text: str | None) -> _Request:
 
 def _random(record: InputRecord, request: _Request, generator: np.random.Generator) -> Array:
     dtype = record["dtype"]
+    check_memory(record["name"], request.sizes, 8)  # as they are drawn
     if dtype == "bf16":  # its 16 bits are the upper half of f32's
         bits = generator.standard_normal(request.sizes).astype(np.float32).view(np.uint32) >> 16
         return np.asarray(bits, np.uint16)

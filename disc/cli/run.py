@@ -14,12 +14,12 @@ import typer
 
 from disc.artifact import file as artifact
 from disc.artifact.manifest import Manifest, arguments_of, results_of
-from disc.artifact.output import check_output, whole_file, writing
+from disc.artifact.output import check_output, check_place, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, SWEEP_HELP, Array, inputs_of, swept
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.config import MAX_GRAPHS
-from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
+from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, counted, printable
 from disc.explain.export import model_explorer_json
 from disc.explain.report import check_text, decision_texts
 from disc.explain.symbols import symbol_text
@@ -90,7 +90,7 @@ def _output_files(outputs: Sequence[str], results: int) -> list[str]:
     """The files to write. Raises UnsupportedFormatError and OutputError before the model runs."""
     archive = len(outputs) == 1 and outputs[0].endswith(".npz")
     if not archive and len(outputs) > results:
-        raise UnsupportedFormatError(f"{len(outputs)} output files for {results} results")
+        raise UnsupportedFormatError(f"{counted(len(outputs), 'output file')} for {counted(results, 'result')}")
     for path in outputs:
         if not archive and not path.endswith(".npy"):
             raise UnsupportedFormatError(f"--output {path}: give one .npy file per result, or one .npz file for all")
@@ -139,6 +139,9 @@ def explain_command(
         raise ConfigurationError("--trace is of one call: give --input NAME=FILE.npy for each input, or --random")
     if sweep is not None and not inputs and random is None:
         raise ConfigurationError("--sweep measures calls: give --input NAME=FILE.npy for each input, or --random")
+    for output in (html, trace):
+        if output is not None:
+            check_place(output)
     executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
         if inputs or random is not None:
@@ -182,6 +185,7 @@ def inspect_command(
     sections = artifact.read_sections(path)
     manifest = read_described(path)
     if export is not None:
+        check_place(export)
         with writing(export):
             export.write_text(model_explorer_json(manifest, path.name), encoding="utf-8")
         if as_json:

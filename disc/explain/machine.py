@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from disc.errors import counted
 from disc.ral import _ral
 
 
@@ -36,6 +37,5 @@ def machine_limits(threads: int) -> MachineLimits:
     with ThreadPoolExecutor(threads) as pool:
         measured = list(pool.map(lambda _: _ral.measure_limits(), range(threads)))
     flops, moved = (sum(each) for each in zip(*measured, strict=True))
-    many = f"{threads} thread{'' if threads == 1 else 's'}"
-    source = f"f32 multiply-adds in registers, and a copy outside the caches (caches are faster), on {many}"
+    source = f"f32 multiply-adds in registers, and a copy outside the caches (caches are faster), on {counted(threads, 'thread')}"
     return MachineLimits(flops * 1e-9, moved * 1e-9, source)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from disc.errors import printable
+from disc.errors import counted, printable
 from disc.explain.chart import sweep_html
 from disc.explain.sweep import time_text
 from disc.explain.text import calls_text, counted_names, module_text
@@ -61,7 +61,7 @@ def _shown(value: object) -> object:
 
 def _header(report: Explanation) -> str:
     launches = sum(len(kernel.launches) for kernel in report.kernels)
-    facts = [f"{len(report.kernels)} kernels in {launches} launches", report.isa, f"threads: {report.threads}"]
+    facts = [f"{counted(len(report.kernels), 'kernel')} in {counted(launches, 'launch')}", report.isa, f"threads: {report.threads}"]
     if report.seconds is not None and report.limits is not None:
         facts.append(f"{time_text(report.seconds)} in kernels{calls_text(report.calls)}")
         facts.append(f"limits: {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s ({report.limits.source})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 
 from disc.artifact.bounds import MADE
 from disc.artifact.manifest import InputRecord, Manifest, arguments_of
-from disc.errors import InputTypeError, ShapeConstraintError, did_you_mean
+from disc.errors import InputTypeError, OutOfMemoryError, ShapeConstraintError, did_you_mean
 from disc.shapes import parse_dim
 
 _DIM = re.compile(r"(?P<name>.+)\.(?P<dim>\d+)")  # "x.1": dim 1 of input 'x'
@@ -102,10 +104,22 @@ def _resized(record: InputRecord, value: Any, sizes: Mapping[str, int]) -> objec
     if not wanted or list(value.shape) == wanted:
         return value
     if isinstance(value, np.ndarray):
+        check_memory(record["name"], wanted, value.itemsize)
         return np.zeros(wanted, value.dtype) if 0 in value.shape else np.ascontiguousarray(_repeated(value, wanted))
     if not hasattr(value, "new_zeros"):
         raise InputTypeError(f"input '{record['name']}' is a {type(value).__name__}: give a NumPy array or a tensor of PyTorch")
     return value.new_zeros(wanted) if 0 in value.shape else _repeated(value, wanted).contiguous()
+
+
+def check_memory(name: str, sizes: Sequence[int], itemsize: int) -> None:
+    """Before an input is made of sizes that somebody wrote. Raises OutOfMemoryError where it is larger than all memory of this machine: it
+    might be granted, and the process ended when it fills it."""
+    needed, there = math.prod(sizes) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        shape = ", ".join(map(str, sizes))
+        raise OutOfMemoryError(
+            f"input '{name}' of [{shape}] would take {needed / 2**30:,.1f} GiB: this machine has {there / 2**30:,.1f} GiB"
+        )
 
 
 def _repeated(value: Any, sizes: Sequence[int]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from disc.errors import counted
 from disc.explain.sweep import sweep_lines, time_text
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ _RESOURCES = ("kernel", "version", "threads", "registers", "spilled", "shared", 
 
 def text_lines(report: Explanation) -> list[str]:
     """The explanation for a terminal."""
-    threads = f", {report.threads} thread{'' if report.threads == 1 else 's'}" if report.threads else ""
-    lines = [f"{len(report.kernels)} kernels, {sum(len(kernel.launches) for kernel in report.kernels)} launches, {report.isa}{threads}"]
+    launches = sum(len(kernel.launches) for kernel in report.kernels)
+    facts = [counted(len(report.kernels), "kernel"), counted(launches, "launch"), report.isa]
+    lines = [", ".join([*facts, *([counted(report.threads, "thread")] if report.threads else [])])]
     lines += [f"input  {each}" for each in report.inputs] + [f"output {each}" for each in report.outputs]
     lines += report.structures
     for text in report.symbols:

@@ -61,5 +61,8 @@ def _other_file(suffix: str) -> str:
     if suffix == ".disc":
         return "this is a compiled model already: disc.load() it"
     if suffix == ".py":
-        return "to compile what a function of this file returns, disc.compile(model, example_inputs), or: disc compile NAME:FUNCTION"
+        return (
+            "of a file of Python, a function makes the model: disc compile NAME:FUNCTION, with NAME as in import NAME; "
+            "in Python disc.compile(model, example_inputs)"
+        )
     return f"unknown suffix {suffix!r}; disc reads {', '.join(READ[:-1])} and {READ[-1]}"

@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
+from disc.artifact.output import writing
 from disc.config import Options
 from disc.errors import CompilerBug, DiscError
 from disc.ir.control import erase_unrun
@@ -132,11 +133,12 @@ def _check(module: ir.Module, stage: str, options: Options) -> None:
 def _dump(module: ir.Module, state: CompileState) -> None:
     if state.dump is None:
         return
-    state.dump.mkdir(parents=True, exist_ok=True)
     last = state.timings[-1]
     name = "".join(letter if letter.isalnum() else "-" for letter in last.name)[:60]
     path = state.dump / f"{len(state.timings):03d}-{name}.mlir"
-    path.write_text(f"// {last.name}: {last.seconds * 1e3:.1f} ms\n{module.operation.get_asm(enable_debug_info=True)}")
+    with writing(path):
+        state.dump.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"// {last.name}: {last.seconds * 1e3:.1f} ms\n{module.operation.get_asm(enable_debug_info=True)}")
 
 
 def _with_reproducer(one: Pass, before: ir.Operation, error: Exception) -> CompilerBug:

@@ -63,8 +63,11 @@ def read_report(path: Path) -> Report:
             return Report(texts[0], texts[1], bundle.read(MODULE).decode(), texts[2])
     except FileNotFoundError:
         raise UnsupportedFormatError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise UnsupportedFormatError(f"{path} is no report of disc: {error}") from error
+    except OSError as error:
+        raise UnsupportedFormatError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        reason = error.args[0] if isinstance(error, KeyError) else error  # whose own text has quotes around it
+        raise UnsupportedFormatError(f"{path} is no report of disc: {reason}") from error
 
 
 def _installed() -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from disc.artifact import file as artifact
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_graphs, check_threads, threads_of_environment
-from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
+from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError, counted
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.caches import CacheInputs
@@ -221,7 +221,7 @@ class Executable:
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
         inputs, outputs = ", ".join(f"{each.name}: {each}" for each in self.inputs), ", ".join(map(str, self.outputs))
-        return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {self.threads} threads>"
+        return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {counted(self.threads, 'thread')}>"
 
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name; one mapping of them by name, such as a tokenizer gives, does as well. `out`: a tensor

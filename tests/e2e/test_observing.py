@@ -187,4 +187,4 @@ def test_the_module_and_the_report_are_among_the_artifacts_of_torch_trace(tmp_pa
     (log,) = tmp_path.iterdir()
     text = log.read_text()
     assert '"name": "disc_module"' in text and "func.func @main" in text.partition('"disc_module"')[2]
-    assert "1 kernels, 1 launches" in text.partition('"disc_report"')[2]
+    assert "1 kernel, 1 launch" in text.partition('"disc_report"')[2]

@@ -91,7 +91,12 @@ MISTAKES = {
     "unknown suffix": (["compile", "model.h5"], "unknown suffix '.h5'; disc reads .pt2, .onnx, .mlir and .mlirbc"),
     "not a pt2": (["compile", "text.pt2"], "text.pt2 is not a .pt2 archive"),
     "not MLIR": (["compile", "text.mlir"], "text.mlir does not parse: text.mlir:1:1"),
-    "no module": (["compile", "no_such_module:build"], "cannot import 'no_such_module': ModuleNotFoundError"),
+    "no module": (["compile", "no_such_module:build"], "cannot import 'no_such_module': there is no such module, neither in"),
+    "a path for a module": (["compile", "sum_factory.py:build"], "cannot import 'sum_factory.py': a module goes by its name: disc compile sum_factory:build"),
+    "a path in a folder": (["compile", "models/in_a_folder.py:build"], "disc compile in_a_folder:build, in the folder models"),
+    "a module that fails": (["compile", "imports_nothing:build"], "cannot import 'imports_nothing': ModuleNotFoundError: No module named 'nothing_at_all' ("),
+    "an address": (["compile", "https://example.org/model.onnx"], "https://example.org/model.onnx: nothing is downloaded"),
+    "a file of Python": (["compile", "sum_factory.py"], "a function makes the model: disc compile NAME:FUNCTION"),
     "no factory": (["compile", "sum_factory:make"], "'sum_factory' has no function 'make'; it has build, fails, mismatched, unsupported, wrong"),
     "factory fails": (["compile", "sum_factory:fails"], "sum_factory:fails failed: ValueError: no weights here"),
     "export fails": (["compile", "sum_factory:mismatched"], "the model does not accept the example inputs: "),
@@ -123,10 +128,22 @@ MISTAKES = {
     "wrong rank": (["run", "sum.disc", "--random", "ids=2,mask=2x6"], "input 'ids' is f32[S0, S1]: give 2 sizes, not 1"),
     "empty range": (["run", "sum.disc", "--random", "ids=2x3:5..5,mask=2x6"], "the range 5..5 is empty"),
     "broken relation": (["run", "sum.disc", "--random", "ids=2x3,mask=2x7"], "dim 1 of input 'mask' must equal"),
-    "no input file": (["run", "sum.disc", "--input", "none.npy"], "none.npy cannot be read as a .npy file"),
-    "no array": (["run", "sum.disc", "--input", "text.mlir"], "text.mlir cannot be read as a .npy file"),
+    "no input file": (["run", "sum.disc", "--input", "none.npy"], "none.npy cannot be read: No such file or directory"),
+    "an input folder": (["run", "sum.disc", "--input", "."], ". cannot be read: Is a directory"),
+    "no array": (["run", "sum.disc", "--input", "text.mlir"], "text.mlir is no .npy file, which numpy.save(path, array) writes"),
+    "half an array": (["run", "sum.disc", "--input", "half.npy"], "half.npy cannot be read as a .npy file: "),
+    "objects": (["run", "sum.disc", "--input", "objects.npy"], "objects.npy cannot be read as a .npy file: it holds Python objects"),
+    "more than all memory": (["run", "sum.disc", "--random", "ids=9999999x9999999,mask=1x2"], "input 'ids' of [9999999, 9999999] would take 745,057.9 GiB: this machine has "),
+    "more than NumPy counts": (["bench", "sum.disc", "--shape", f"ids={10**19}x3,mask=1x6"], "input 'ids' of [10000000000000000000, 3] would take "),
+    "a sweep beyond memory": (["explain", "sum.disc", "--random", "2x3,2x6", "--sweep", "S0=99999999999999"], "would take "),
+    "no folder for a page": (["explain", "sum.disc", "--html", "no/a.html"], "'no/a.html': the folder no does not exist"),
+    "no folder for a timeline": (["explain", "sum.disc", "--random", "2x3,2x6", "--trace", "no/a.json"], "'no/a.json': the folder no does not"),
+    "no folder for a graph": (["inspect", "sum.disc", "--export", "no/a.json"], "'no/a.json': the folder no does not exist"),
+    "a folder for a page": (["explain", "sum.disc", "--html", "models"], "'models' is a folder, which will not be replaced by a file"),
+    "no report": (["debug", "replay", "objects.npz"], "objects.npz is no report of disc: There is no item named 'module.mlir' in the archive"),
+    "no report file": (["debug", "replay", "models"], "models cannot be read: Is a directory"),
     "output suffix": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "y.txt"], "--output y.txt: give one .npy file per result"),
-    "too many outputs": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "a.npy", "--output", "b.npy"], "2 output files for 1 results"),
+    "too many outputs": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "a.npy", "--output", "b.npy"], "2 output files for 1 result"),
     "bench without sizes": (["bench", "sum.disc"], "--shape ids=8x8,mask=8x8"),
 }  # fmt: skip
 
@@ -136,6 +153,12 @@ def _files(folder: Path) -> None:
     for name in ("model.onnx", "model.h5", "text.pt2", "text.mlir"):
         (folder / name).write_text("hello, this is no model of any kind that disc could read")
     (folder / "own.mlir").write_text(OWN_OP)
+    (folder / "imports_nothing.py").write_text("import nothing_at_all")
+    (folder / "models").mkdir()
+    (folder / "models" / "in_a_folder.py").write_text("")
+    np.save(folder / "objects.npy", np.array([{}], dtype=object))
+    np.savez(folder / "objects.npz", a=np.ones(3))
+    (folder / "half.npy").write_bytes((folder / "objects.npy").read_bytes()[:20])
     whole = bytearray((folder / "sum.disc").read_bytes())
     (folder / "truncated.disc").write_bytes(whole[:-100])
     struct.pack_into("<I", whole, 8, FORMAT_VERSION + 1)

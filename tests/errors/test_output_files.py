@@ -107,7 +107,7 @@ sys.exit(10 + code)
 def test_commands_say_what_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
     for arguments, message in (
-        (["explain", str(GOLDEN), "--html", str(tmp_path / "no" / "a.html")], "cannot be written: No such file or directory"),
+        (["explain", str(GOLDEN), "--html", str(tmp_path / "no" / "a.html")], "no does not exist"),
         (["run", str(GOLDEN), "--random", "input=2x8", "--output", str(tmp_path / "pipe.npy")], "is a named pipe"),
         (["compile", "sum_factory:build", "-o", str(tmp_path / "pipe.npy")], "is a named pipe"),
     ):

@@ -72,6 +72,6 @@ def test_the_users_line_is_named(call: Callable[[], None], text: str) -> None:
 def test_a_cache_that_cannot_be_used_is_reported_at_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(RuntimeWarning, match="cannot be used") as found:
+    with pytest.warns(DiscWarning, match="cannot be used") as found:
         disc.compile(nn.ReLU(), (torch.randn(3),))
     assert {each.filename for each in found if "cannot be used" in str(each.message)} == {__file__}

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from disc.artifact.manifest import InputRecord
 from disc.cli.factory import from_factory, from_folder
-from disc.errors import ConfigurationError
+from disc.errors import ConfigurationError, counted
 from disc.frontend.caches import takes_layers, without_caches
 from disc.frontend.models import DynamicShapes
 
@@ -41,7 +41,8 @@ class Source:
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         if len(places) != len(tensors):
             raise ConfigurationError(
-                f"the model's example has {len(places)} tensors, the artifact {len(tensors)} inputs: are they one model?"
+                f"the model's example has {counted(len(places), 'tensor')}, the artifact {counted(len(tensors), 'input')}: "
+                "are they one model?"
             )
         for place, tensor in zip(places, tensors, strict=True):
             leaves[place] = tensor

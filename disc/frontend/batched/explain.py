@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disc.errors import counted
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.trained_blocks import TrainedBlock
@@ -41,11 +42,6 @@ def _lines(model: Model) -> Iterator[str]:
     if counts.immediate:
         were = "was" if counts.immediate == 1 else "were"
         yield f"  {counted(counts.immediate, 'result')} {were} computed at once, used as tensors outside of blocks"
-
-
-def counted(count: int, what: str) -> str:
-    """ "1 launch", "2 launches"."""
-    return f"{count} {what}" + ("" if count == 1 else "es" if what.endswith("ch") else "s")
 
 
 def _kind_text(kind: Kind) -> str:

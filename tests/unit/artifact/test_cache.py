@@ -21,7 +21,7 @@ from disc.artifact.cache import Cache, cache_key
 from disc.artifact.file import file_view
 from disc.codegen.compiles import process_compiles
 from disc.config import read_environment
-from disc.errors import ArtifactError, DiscError
+from disc.errors import ArtifactError, DiscError, DiscWarning
 from disc.targets.x86 import host_isa
 
 KEY = "0" * 64
@@ -155,7 +155,7 @@ def test_damaged_entry_is_compiled_anew(folder: Path, place: str) -> None:
     else:
         content[{"header": 20, **sections}[place]] ^= 1
     entry.write_bytes(content)
-    with pytest.warns(RuntimeWarning, match="damaged entry"):
+    with pytest.warns(DiscWarning, match="damaged entry"):
         again = compiled(linear())
     assert compiles(again) == 1
     assert compiles(compiled(linear())) == 0
@@ -164,7 +164,7 @@ def test_damaged_entry_is_compiled_anew(folder: Path, place: str) -> None:
 def test_unwritable_folder_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(RuntimeWarning, match="cannot be used"):
+    with pytest.warns(DiscWarning, match="cannot be used"):
         assert compiles(compiled(linear())) == 1
 
 

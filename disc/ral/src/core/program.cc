@@ -80,6 +80,7 @@ Status Program::load_file(const char* path, const ral_options& options) {
   if (status.ok()) {
     const Section& section = *file.find("weights");
     weights_check_ = std::make_unique<WeightsCheck>(section.bytes, section.digest);
+    path_ = path;
   }
   if (!status.ok() && !status.message.starts_with('\'')) status.message = "'" + std::string(path) + "': " + status.message;
   return status;
@@ -210,7 +211,7 @@ Status choose_code(const std::vector<std::string>& isas, const char* wanted, siz
 
 Status Program::verify() {
   if (verified_.load(std::memory_order_acquire)) return {};
-  if (!weights_check_->passed()) return error(RAL_ERROR_ARTIFACT, "section 'weights': hash differs, the file is damaged");
+  if (!weights_check_->passed()) return error(RAL_ERROR_ARTIFACT, "'" + path_ + "': section 'weights': hash differs, the file is damaged");
   verified_.store(true, std::memory_order_release);
   return {};
 }

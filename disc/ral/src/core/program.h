@@ -85,6 +85,7 @@ struct Program {
 
   std::atomic<bool> verified_{false};
   std::unique_ptr<WeightsCheck> weights_check_;  // null for a program from memory
+  std::string path_;                             // of a loaded file
 };
 
 }  // namespace ral
