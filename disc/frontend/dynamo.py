@@ -48,6 +48,7 @@ from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
+from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
@@ -135,7 +136,7 @@ def backend(
 
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
-        with sdpa_kernel([SDPBackend.MATH]):
+        with sdpa_kernel([SDPBackend.MATH]), eager_scales():
             return with_autograd(settings)(module, list(example_inputs))
     except TorchDynamoException:
         raise

@@ -7,8 +7,8 @@ import json
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +48,11 @@ from disc.frontend.larger_examples import MORE_TIMES, MOST_EXPORTS, TIMES, decid
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
+from disc.frontend.model_functions import located_in
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.python_numbers import Functions, decides_sizes
+from disc.frontend.resampling import eager_scales
 from disc.frontend.size_checks import size_checks
 from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
@@ -425,12 +427,14 @@ def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[
     return pytree.tree_map(copied, (tuple(inputs), dict(named)))
 
 
-def sizes_from_two() -> AbstractContextManager[object]:
+@contextmanager
+def sizes_from_two() -> Iterator[None]:
     """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one.
 
     A user may have set the other for the process. `lowering` brings sizes 0 and 1 back.
     """
-    return symbolic_config.patch(backed_size_oblivious=False)  # pyright: ignore[reportAttributeAccessIssue]
+    with symbolic_config.patch(backed_size_oblivious=False), eager_scales():  # pyright: ignore[reportAttributeAccessIssue]
+        yield
 
 
 def _without_fake_cache() -> AbstractContextManager[object]:
@@ -462,7 +466,8 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         quiet(),
         graphs_of_control_flow(),
         masks_as_given(),
-        functions.of_sizes(),
+        functions.of_sizes(model),
+        located_in(model),
         dense_views(),
         quick_quotients(),
         Recorder() as recorder,

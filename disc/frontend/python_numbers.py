@@ -11,10 +11,14 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import sympy
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from disc.frontend.size_conversions import conversions, converted
+from disc.frontend.symbols import SymbolError, to_text
 
 UNBACKED = SymT.UNBACKED_FLOAT
 Number = float | torch.SymInt | torch.SymFloat
@@ -29,8 +33,8 @@ class Functions:
         self.used = False
 
     @contextmanager
-    def of_sizes(self) -> Iterator[None]:
-        """Within, functions of sizes stay symbolic; all others are what they were."""
+    def of_sizes(self, model: torch.nn.Module) -> Iterator[None]:
+        """Within, functions of sizes that the model calls stay symbolic; all others are what they were."""
         forms = {"sqrt": torch.sym_sqrt} if self.plain else {"sqrt": torch.sym_sqrt, "log": self._logarithm} | {  # pyright: ignore[reportAttributeAccessIssue]
             name: self._number_of(function) for name, function in FUNCTIONS.items()
         }  # fmt: skip
@@ -38,10 +42,14 @@ class Functions:
         for name, form in forms.items():
             setattr(math, name, _where_symbolic(form, kept[name]))
         try:
-            yield
+            with converted(model, {} if self.plain else conversions(self._told)):
+                yield
         finally:
             for name, function in kept.items():
                 setattr(math, name, function)
+
+    def _told(self) -> None:
+        self.used = True
 
     def _number_of(self, function: Callable[[Tensor], Tensor]) -> Function:
         def form(x: Number) -> object:
@@ -56,14 +64,22 @@ class Functions:
 
 
 def decides_sizes(graph: fx.Graph) -> bool:
-    """Whether a size of a graph is computed of such a number, which is data to it."""
+    """Whether a size of a graph is computed of such a number, which is data to it, or has no form as an integer."""
     for node in graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             sizes = value.shape if isinstance(value, Tensor) else [value]
             for each in (each for each in sizes if isinstance(each, torch.SymInt)):
-                if any(symbol_is_type(symbol, UNBACKED) for symbol in each.node.expr.free_symbols):
+                if any(symbol_is_type(symbol, UNBACKED) for symbol in each.node.expr.free_symbols) or not _is_whole(each.node.expr):
                     return True
     return False
+
+
+def _is_whole(size: sympy.Expr) -> bool:
+    try:
+        to_text(size)
+    except SymbolError:
+        return False
+    return True
 
 
 def _where_symbolic(form: Function, pythons: Function) -> Function:

@@ -6,11 +6,14 @@ Dim by dim, the last one first. Shapes stay symbolic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._decomp import decompositions
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from disc.frontend.eager_strides import Decomposition
 
@@ -48,6 +51,64 @@ def _ratio(size: int, count: int, align_corners: bool, scale: float | None) -> N
     if align_corners:
         return (size - 1) / torch.sym_max(count - 1, 1) * torch.sym_min(count - 1, 1)
     return 1 / scale if scale is not None and scale > 0 else size / count
+
+
+_SCALE, _LINEAR, _NEAREST = decompositions._compute_scale, decompositions._upsample_linear, decompositions._compute_upsample_nearest_indices
+
+
+@contextmanager
+def eager_scales() -> Iterator[None]:
+    """Within, decompositions of PyTorch's resample as eager does where a dynamic size is 1 in a call (with `align_corners` they divide by
+    one less), and where a factor leaves a size as it is, or doubles it: eager's kernels then read by the sizes, not by the factor."""
+    linear = False
+
+    def scale(size: int, count: int, align_corners: bool, scale: float | None = None) -> Number:
+        if align_corners:
+            return (
+                _ratio(size, count, align_corners, scale) if isinstance(count, torch.SymInt) else _SCALE(size, count, align_corners, scale)
+            )
+        found = _SCALE(size, count, align_corners, scale)
+        return _unless_equal(found, size, count, 1.0) if linear and scale is not None else found
+
+    def upsample_linear(*args: object, **kwargs: object) -> Tensor:
+        nonlocal linear
+        linear = True
+        try:
+            return _LINEAR(*args, **kwargs)  # pyright: ignore[reportArgumentType]
+        finally:
+            linear = False
+
+    def nearest(x: Tensor, counts: Sequence[int], scales: Sequence[float | None], exact: bool = False) -> list[Tensor]:
+        if exact or len(counts) != 2:  # of one dim, and of three row-major ones, the kernels read by the factor
+            return _NEAREST(x, counts, scales, exact)
+        sizes = x.shape[-2:]
+        ratios = [
+            size / count if scale is None or scale <= 0 else 1.0 / scale for size, count, scale in zip(sizes, counts, scales, strict=True)
+        ]
+        found: list[Tensor] = []
+        for size, count, ratio in zip(sizes, counts, ratios, strict=True):
+            ratio = _unless_equal(_unless_equal(ratio, size, count, 1.0), 2 * size, count, 0.5)
+            found.append((torch.arange(count, dtype=torch.float32, device=x.device) * ratio).to(torch.int64))
+        return [found[0].unsqueeze(-1), found[1]]
+
+    patched = {"_compute_scale": scale, "_upsample_linear": upsample_linear, "_compute_upsample_nearest_indices": nearest}
+    for name, function in patched.items():
+        setattr(decompositions, name, function)
+    try:
+        yield
+    finally:
+        for name, function in zip(patched, (_SCALE, _LINEAR, _NEAREST), strict=True):
+            setattr(decompositions, name, function)
+
+
+def _unless_equal(ratio: Number, size: int, count: int, otherwise: Number) -> Number:
+    """`ratio`, or `otherwise` where the two are equal."""
+    if not isinstance(size, torch.SymInt) and not isinstance(count, torch.SymInt):
+        return otherwise if size == count else ratio
+    if (isinstance(ratio, float) and ratio == otherwise) or statically_known_true(size != count):
+        return ratio
+    differ = torch.sym_min(1, torch.sym_max(size - count, count - size))
+    return ratio * differ + otherwise * (1 - differ)
 
 
 def _taps(size: int, count: int, align_corners: bool, scale: float | None, reach: int) -> int:

@@ -131,14 +131,39 @@ def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
     Raises: SymbolError where rounding of the float decides (a factor such as 0.7), and for `int` of what may be negative.
     """
     try:
-        total, divisor = _fraction(_sympy(size.args[0]))
+        total, divisor = _rounded_product(size) or _fraction(_sympy(size.args[0]))
     except _Rounded:
         raise SymbolError(f"the size expression {size} has no integer form") from None
-    if isinstance(size, torch_sympy.TruncToInt) and not total.is_nonnegative:
+    if isinstance(size, torch_sympy.TruncToInt) and divisor != 1 and not total.is_nonnegative:
         raise SymbolError(f"the size expression {size} has no integer form")
     if isinstance(size, torch_sympy.CeilToInt):
         total = total + divisor - 1
     return _sympy(sympy.sympify(torch_sympy.FloorDiv(total, sympy.Integer(divisor))))
+
+
+def _rounded_product(size: sympy.Expr) -> tuple[sympy.Expr, int] | None:
+    """Of `int(0.3 * n)`, the numerator and denominator of 3 n / 10, which has the same whole part as the f64; None for another form.
+
+    The f64 next to p / q is a little more, or less. The product with a size is rounded to the nearest f64, and where p n / q is no integer,
+    that is as far from the next one as 1 / q, which is more, for integers below 2**42. Where it is an integer m, an f64 below p / q may
+    have a product that stays below m, so that a floor is m - 1; it has none where it is off by 2**-54 of its value or less: then m times
+    that is at most half of the distance from m to the f64 below, and a product halfway between the two is rounded to m, whose last bit
+    is 0 below 2**52. For a ceiling it must not stay above, likewise.
+
+    Raises: SymbolError where it may.
+    """
+    factor, rest = _sympy(size.args[0]).as_coeff_Mul()
+    if not isinstance(factor, sympy.Float) or not isinstance(rest, torch_sympy.ToFloat) or factor <= 0:
+        return None
+    exact = Fraction(float(factor))
+    ratio = exact.limit_denominator(EXACT)
+    if exact.denominator <= EXACT or float(ratio) != float(factor):
+        return None
+    missing = (ratio - exact) / ratio if not isinstance(size, torch_sympy.CeilToInt) else (exact - ratio) / ratio
+    if missing > Fraction(1, 1 << 54) or ratio.numerator > EXACT * EXACT:
+        exactly = f"size * {ratio.numerator} // {ratio.denominator}"
+        raise SymbolError(f"how {float(factor)} * size is rounded depends on the size, and decides; {exactly} is exact")
+    return _sympy(rest.args[0]) * ratio.numerator, ratio.denominator
 
 
 class _Rounded(Exception):
