@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hmac
+import re
 from pathlib import Path
 
 from disc.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 from disc.serving.settings import Access
+
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
 
 
 class Tokens:
@@ -49,9 +52,13 @@ def _tokens(path: str | None) -> list[bytes] | None:
     if path is None:
         return None
     try:
-        lines = Path(path).read_bytes().split()
+        lines = [line.strip() for line in Path(path).read_bytes().splitlines()]
     except OSError as error:
         raise ConfigurationError(f"the token file {path} cannot be read: {error.strerror}") from error
-    if not lines:
+    for number, line in enumerate(lines, 1):  # each word of a comment would open the door
+        if line and not _TOKEN.fullmatch(line):
+            raise ConfigurationError(f"line {number} of the token file {path} is no token: letters, digits and -._~+/= of one word")
+    tokens = [line for line in lines if line]
+    if not tokens:
         raise ConfigurationError(f"the token file {path} holds no token")
-    return lines
+    return tokens

@@ -74,7 +74,7 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
         raise RequestError(f"the inputs have {size} bytes together; at most {limits.input_bytes} are accepted")
     missing = [f"'{spec.name}'" for position, spec in enumerate(signature.inputs) if position not in found]
     if missing:
-        raise RequestError(f"the request lacks the input {', '.join(missing)}")
+        raise RequestError(f"the request lacks the input{'' if len(missing) == 1 else 's'} {', '.join(missing)}")
     return [array_of(found[position], spec) for position, spec in enumerate(signature.inputs)]
 
 

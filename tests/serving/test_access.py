@@ -6,6 +6,7 @@ import http.client
 import ssl
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -163,6 +164,44 @@ def test_a_token_file_without_tokens_is_refused(folder: Path, tmp_path: Path, co
     (tmp_path / "empty.txt").write_text(content)
     with pytest.raises(ConfigurationError, match="holds no token"):
         Server(folder / "twice.disc", settings_of({"access": {"inference_tokens": str(tmp_path / "empty.txt")}}))
+
+
+@pytest.mark.parametrize("content", ["# tokens of the team\nabc\n", "abc\nuser: secret\n", "abc\n\x00\xff\n", "Bearer abc\n"])
+def test_a_line_that_is_no_token_is_refused(folder: Path, tmp_path: Path, content: str) -> None:
+    """Its words were tokens: "of" let in whoever guessed a comment."""
+    (tmp_path / "tokens.txt").write_bytes(content.encode("latin1"))
+    with pytest.raises(ConfigurationError, match=r"line \d of the token file .* is no token: letters, digits and") as caught:
+        Server(folder / "twice.disc", settings_of({"access": {"inference_tokens": str(tmp_path / "tokens.txt")}}))
+    assert "secret" not in str(caught.value)
+
+
+def encrypted(folder: Path) -> None:
+    command = ["openssl", "pkey", "-in", str(folder / "server.key"), "-aes128", "-passout", "pass:word", "-out", str(folder / "locked.key")]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"certificate": "none.pem"}, "none.pem cannot be read: No such file or directory"),
+        ({"certificate": "users.txt"}, "users.txt has no certificate in PEM form"),
+        ({"certificate": "server.key"}, "server.key has no certificate in PEM form"),
+        ({"key": "server.pem"}, "server.pem has no private key in PEM form"),
+        ({"key": "client.key"}, "client.key is not that of the certificate .*server.pem"),
+        ({"key": "locked.key"}, "locked.key is encrypted: `openssl pkey -in .* -out FILE` writes one that is not"),
+        ({"certificate": "cut.pem"}, "cut.pem with the key .*server.key cannot be used: "),
+        ({"client_ca": "users.txt"}, "users.txt has no certificate in PEM form: no certificate or crl found"),
+        ({"client_ca": "none.pem"}, "none.pem cannot be read: No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize("http_port", [None, 0])
+def test_files_of_tls_that_do_not_do(folder: Path, changes: dict[str, str], words: str, http_port: int | None) -> None:
+    """gRPC says no more than that it failed to bind."""
+    encrypted(folder)
+    (folder / "cut.pem").write_text((folder / "server.pem").read_text()[:200])
+    tls = {name: str(folder / file) for name, file in {"certificate": "server.pem", "key": "server.key", **changes}.items()}
+    with pytest.raises(ConfigurationError, match=words):
+        Server(folder / "twice.disc", replace(settings_of({"tls": tls, "port": 0}), http_port=http_port)).start()
 
 
 def test_only_administration_is_guarded_where_only_it_has_tokens(folder: Path) -> None:

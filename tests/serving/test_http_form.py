@@ -167,6 +167,21 @@ def test_what_is_nested_too_deep_is_called_so(client: Client) -> None:
     assert json.loads(content)["error"].startswith("the JSON is nested too deep")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([], "the request lacks the input 'x'"),
+        ([{name: value for name, value in GOOD.items() if name != "shape"}], "input 'x' has no 'shape'"),
+        (
+            [{name: value for name, value in GOOD.items() if name != "data"}],
+            "input 'x' has neither 'data' nor the parameter 'binary_data_size'",
+        ),
+    ],
+)
+def test_what_an_input_lacks_is_named(client: Client, inputs: list[object], words: str) -> None:
+    assert infer(client, {"inputs": inputs}) == (400, {"error": words})
+
+
 def test_values_that_json_does_not_have_are_refused(client: Client) -> None:
     values = np.array([np.nan, 1], np.float32)
     given = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}

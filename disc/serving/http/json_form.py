@@ -136,7 +136,9 @@ def _flag(parameters: Mapping[str, Parameter], name: str) -> bool:
 def _input(fields: Mapping[str, object], binary: memoryview, regions: Regions) -> tuple[GivenTensor, int]:
     """One input, and how many bytes of the binary part it has."""
     name, datatype = _text(fields, "name"), _text(fields, "datatype")
-    shape = _list(fields.get("shape"), "shape")
+    if "shape" not in fields:
+        raise RequestError(f"input {name[:100]!r} has no 'shape'")
+    shape = _list(fields["shape"], "shape")
     if not all(type(size) is int and size < 1 << 63 for size in shape):
         raise RequestError(f"the shape of input {name[:100]!r} must be a list of whole numbers")
     sizes = tuple(cast("list[int]", shape))
@@ -149,6 +151,8 @@ def _input(fields: Mapping[str, object], binary: memoryview, regions: Regions) -
             raise RequestError("a shared memory input needs 'shared_memory_region' and 'shared_memory_byte_size'")
         return GivenTensor(name, datatype, sizes, regions.part(given[0], given[2], given[1])), 0
     if length is None:
+        if "data" not in fields:
+            raise RequestError(f"input {name[:100]!r} has neither 'data' nor the parameter 'binary_data_size'")
         return GivenTensor(name, datatype, sizes, _elements(name, datatype, fields.get("data"))), 0
     if type(length) is not int or length < 0 or length > len(binary) or "data" in fields:
         raise RequestError(f"input {name[:100]!r}: 'binary_data_size' must be the bytes that follow the JSON, and 'data' must be absent")

@@ -13,7 +13,7 @@ from typing import cast
 
 from aiohttp import web
 
-from disc.errors import ConfigurationError, NotReadyError, ServingError, WithdrawnError
+from disc.errors import NotReadyError, ServingError, WithdrawnError
 from disc.serving.access import Tokens
 from disc.serving.codes import FAULT, code_of
 from disc.serving.core import Core
@@ -28,6 +28,7 @@ from disc.serving.logs import log, log_seldom
 from disc.serving.metrics import metrics_text
 from disc.serving.settings import Tls
 from disc.serving.shared_memory import Regions
+from disc.serving.tls import server_context
 from disc.serving.tracing import Trace
 from disc.serving.withdrawal import Withdrawal
 
@@ -62,7 +63,7 @@ class HttpServer:
 
     def start(self, host: str, port: int, tls: Tls | None) -> None:
         """Binds and answers. Raises ConfigurationError."""
-        context = _ssl_context(tls) if tls is not None else None
+        context = server_context(tls) if tls is not None else None
         self._thread.start()
         self._wait(self._start(host, port, context))
 
@@ -286,15 +287,3 @@ def _failed(code: int, text: str) -> web.Response:
 def _log_loop(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """What asyncio would print: connections that break off, files that run out."""
     log_seldom("http", message=str(context.get("message")), error=repr(context.get("exception")))
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"the certificates cannot be used: {error.strerror or error}") from error
-    return context
