@@ -64,6 +64,7 @@ class SymbolicForms(TorchFunctionMode):
         self._see = see
         self.fixed: dict[sympy.Symbol, str] = {}
         self._known: dict[sympy.Symbol, sympy.Expr] = {}
+        self._conditions: set[sympy.Symbol] = set()  # fixed by a condition: a weight behind it may need that size, too
         self._numbers = Numbers()
 
     def __torch_function__(
@@ -77,10 +78,15 @@ class SymbolicForms(TorchFunctionMode):
         if mode is None or mode.shape_env is None:
             return form(*args, **(kwargs or {}))
         env = mode.shape_env
-        self._record(env.replacements, "a condition in Python before it", lambda symbol: False)
+        self._conditions.update(self._record(env.replacements, "a condition in Python at {} or before", lambda symbol: False))
+        given = (args, dict(kwargs or {}))
+        for symbol in self._conditions & _symbols_of(given) if self._conditions else ():
+            if needs_size(form, given, env, symbol):  # as layers check what they were made for (`nn.LSTM`), and models their channels
+                self._conditions.remove(symbol)
+                del self.fixed[symbol]
         result = form(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
-        self._record(env.replacements, name, lambda symbol: needs_size(form, (args, dict(kwargs or {})), env, symbol))
+        self._record(env.replacements, f"{name} ({{}})", lambda symbol: needs_size(form, given, env, symbol))
         return result
 
     def leave_control_flow(self) -> None:
@@ -96,16 +102,26 @@ class SymbolicForms(TorchFunctionMode):
             symbol = self._known[symbol]
         return self.fixed.get(symbol) if isinstance(symbol, sympy.Symbol) else None
 
-    def _record(self, replacements: Mapping[sympy.Symbol, sympy.Expr], who: str, needed: Callable[[sympy.Symbol], bool]) -> None:
-        """Looks at what was replaced since the last call. needed: whether a weight fixes the dim of a symbol."""
+    def _record(
+        self, replacements: Mapping[sympy.Symbol, sympy.Expr], who: str, needed: Callable[[sympy.Symbol], bool]
+    ) -> list[sympy.Symbol]:
+        """The symbols that were fixed since the last call, and by no weight. who: with {} for the line. needed: whether a weight fixes the
+        dim of a symbol."""
         if replacements == self._known:
-            return
+            return []
         new = [symbol for symbol, value in replacements.items() if value.is_Integer and not self._known.get(symbol, symbol).is_Integer]
         self._known = dict(replacements)
         place = user_line("".join(traceback.format_stack()[:-2])) if new else None
-        for symbol in new:
-            if not needed(symbol):
-                self.fixed[symbol] = f"{who} ({place[0]}:{place[1]})" if place else who
+        found = [symbol for symbol in new if not needed(symbol)]
+        line = f"{place[0]}:{place[1]}" if place else "an unknown line"
+        self.fixed.update(dict.fromkeys(found, who.format(line)))
+        return found
+
+
+def _symbols_of(arguments: object) -> set[sympy.Symbol]:
+    """Of the sizes of tensors, also of dims that were fixed since."""
+    sizes = (size for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor) for size in leaf.shape)
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node._expr.free_symbols}
 
 
 def _traced_codes() -> Iterator[CodeType]:

@@ -15,6 +15,11 @@ from commands import shell
 import disc
 from disc.errors import DiscError, UnsupportedOpError
 
+COUNT_COMPILES = """python -c '
+import runpy, sys
+runpy.run_path(sys.argv[1])
+from disc.frontend import dynamo
+print("compiled", dynamo.statistics().graphs)'"""
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 NOT_RUN = {  # by the first line → why
@@ -74,6 +79,9 @@ def test_every_block_runs_in_order(folder: Path) -> None:
         if "ask.py" in block.text:
             assert "[3, 17, 256]" in done.stdout
             assert "block" in done.stdout  # "serving block:1 on ..."
+        if block.file == "train.py":  # one graph forward and one backward, for any batch, as it says
+            counted = shell(folder, f"{COUNT_COMPILES} {block.file}")
+            assert counted.returncode == 0 and "compiled 2" in counted.stdout and "Warning" not in counted.stderr, counted
         if block.file == "tour.py":
             assert "encoder.py" in done.stdout and "(4, 33, 256)" in done.stdout
 

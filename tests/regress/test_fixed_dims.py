@@ -125,10 +125,26 @@ def test_dims_of_one_size_are_told_apart() -> None:
     )
 
 
+class Checked(nn.Module):
+    """As the image models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.shape[1] != self.embed.in_channels:
+            raise ValueError("the images have other channels than the model")
+        return self.embed(images)
+
+
 def test_what_a_weight_fixes_is_not() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         export_module(nn.Conv2d(3, 4, 3), (torch.randn(2, 3, 6, 6),))
+        for layer in (nn.LSTM, nn.GRU, nn.RNN):  # which check their inputs before they use them, as models do
+            export_module(layer(5, 4, batch_first=True), (torch.randn(2, 7, 5),))
+        export_module(Checked(), (torch.randn(2, 3, 6, 6),))
         export_module(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), (torch.randn(2, 7, 5),))
         export_module(Calls(lambda x: F.max_pool2d(x, 2)), (torch.randn(2, 3, 6, 6),))
         export_module(Calls(lambda x: F.linear(x.flatten(1), torch.ones(5, 18))), (torch.randn(2, 3, 6),), ({0: Dim.AUTO, 2: Dim.AUTO},))
