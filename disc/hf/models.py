@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
+from disc.artifact.output import writing
 from disc.config import Options
 from disc.errors import DeviceError, InputRankError, InputTypeError, UnsupportedFormatError, named_arguments
 from disc.hf.folders import ARTIFACT, DEFAULTS, RECORD, check_task, load_folder, make_known, read_config
@@ -87,9 +88,16 @@ class DiscModel:
         return cls(compile_model(model, examples, target=target, options=Options(dtype=dtype, threads=threads)), config, path)
 
     def save_pretrained(self, folder: Folder) -> None:
-        """Writes the artifact, the config, and the files of the tokenizer or processor into the folder, which `from_pretrained` reads."""
+        """Writes the artifact, the config, and the files of the tokenizer or processor into the folder, which `from_pretrained` reads.
+
+        Raises OutputError.
+        """
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._write_into(path)
+
+    def _write_into(self, path: Path) -> None:
         self.config.save_pretrained(path)
         (path / RECORD).write_text(json.dumps({"task": self.task}))
         for name in BESIDE:

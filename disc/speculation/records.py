@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from disc.artifact.output import writing
 from disc.speculation.schedules import Schedule
 from disc.speculation.sizes import Point
 
@@ -33,10 +34,13 @@ def read_record(line: str) -> Record:
 
 
 def resume(store: Path) -> set[Point]:
-    """The sizes that `store` holds. Makes it ready for more: its folder is there, and the part of a line that was being written is gone."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    if not store.exists():
-        return set()
+    """The sizes that `store` holds. Makes it ready for more: its folder is there, and the part of a line that was being written is gone.
+
+    Raises OutputError.
+    """
+    with writing(store):
+        store.parent.mkdir(parents=True, exist_ok=True)
+        store.touch()
     known = {record.point for record in read_records(store)}
     whole, newline, _ = store.read_text().rpartition("\n")
     store.write_text(whole + newline)

@@ -13,6 +13,8 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
+from disc.artifact.output import whole_file, writing
+from disc.errors import warn
 from disc.speculation.schedules import FAMILY, FEATURES, Schedule
 
 PACKAGED = Path(__file__).parent / "data" / "x86.json"  # the tree that comes with disc
@@ -123,10 +125,15 @@ def tree_path(folder: Path) -> Path:
 
 
 def write_tree(folder: Path, tree: Tree) -> Path:
-    """Keeps the tree in the folder; programs compiled from now on choose by that of the cache folder. Returns the file."""
+    """Keeps the tree in the folder; programs compiled from now on choose by that of the cache folder. Returns the file.
+
+    Raises OutputError.
+    """
     path = tree_path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tree.to_json() + "\n")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:  # compiles read it at any time
+        file.write(f"{tree.to_json()}\n".encode())
     return path
 
 
@@ -138,4 +145,11 @@ def packaged_tree() -> Tree:
 def find_tree(folder: Path) -> Tree:
     """The tree that `disc tune` made for this machine, kept in `folder`, or the one that comes with disc."""
     own = tree_path(folder)
-    return read_tree(own.read_text()) if own.is_file() else packaged_tree()
+    try:
+        return read_tree(own.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return packaged_tree()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        warn(f"the schedules of disc tune in '{own}' cannot be read, those that come with disc are taken: {reason}")
+        return packaged_tree()

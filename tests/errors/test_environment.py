@@ -15,6 +15,8 @@ import disc
 from disc.cli.main import main
 from disc.config import read_environment
 from disc.errors import DiscError, DiscWarning, OutputError
+from disc.speculation.records import resume
+from disc.speculation.tree import packaged_tree, write_tree
 
 
 @pytest.fixture(params=["file", "file/cache", "/proc/nowhere"])
@@ -32,6 +34,17 @@ def test_a_dump_that_cannot_be_written(unusable: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("DISC_DUMP", unusable)
     with pytest.raises(OutputError, match=f"'{unusable}/001-.*': cannot be written: "):
         compiled(cache=False)
+
+
+def test_folders_of_servers_and_of_tuning(unusable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DISC_CACHE_DIR", unusable)
+    for arguments in (["compile-server", "--port", "0"], ["compile-server", "--port", "0", "--folder", unusable]):
+        assert main(arguments) == 1
+        assert f"disc: '{unusable}" in (said := capsys.readouterr().err) and "': cannot be written: " in said
+    with pytest.raises(OutputError, match="cannot be written"):
+        resume(Path(unusable) / "tune" / "records.jsonl")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_tree(Path(unusable), packaged_tree())
 
 
 def test_doctor_sees_a_cache_that_cannot_be(unusable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

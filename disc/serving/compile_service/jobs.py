@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from disc.artifact import file as artifact
 from disc.artifact.cache import Cache
+from disc.artifact.output import writing
 from disc.errors import JobNotFoundError, NotReadyError, OverloadedError, ServingError
 from disc.serving.compile_service.process import run_job
 from disc.serving.compile_service.settings import CompileSettings
@@ -89,13 +90,14 @@ class Jobs:
     """All jobs of a service. Every method may be called from any thread."""
 
     def __init__(self, settings: CompileSettings) -> None:
-        """Makes the folders, and empties what an earlier service left of its jobs."""
+        """Makes the folders, and empties what an earlier service left of its jobs. Raises OutputError."""
         self._settings = settings
         self._results = Cache(settings.folder / "results", settings.limits.results_bytes)
         self._work = settings.folder / "jobs"
         shutil.rmtree(self._work, ignore_errors=True)
         for folder in (settings.folder, self._results.folder, self._work):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with writing(folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._changed = threading.Condition()  # guards all below
         self._active: dict[str, Job] = {}
         self._queue: deque[Job] = deque()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from disc.errors import DiscWarning
 from disc.speculation.schedules import FAMILY, FEATURES, Schedule
 from disc.speculation.tree import LEAF, Tree, every_schedule, find_tree, read_tree
 
@@ -94,6 +95,15 @@ def test_a_tree_is_read_back() -> None:
 def test_what_is_no_tree_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         read_tree(text)
+
+
+@pytest.mark.parametrize("content", ["", '{"schedules": [[', "[]", "\x00\xff"])
+def test_a_damaged_tree_is_not_taken(tmp_path: Path, content: str) -> None:
+    """A compile goes on, by the one that comes with disc."""
+    brought = find_tree(tmp_path)
+    (tmp_path / "schedules.json").write_bytes(content.encode("latin1"))
+    with pytest.warns(DiscWarning, match="schedules.json' cannot be read, those that come with disc are taken: "):
+        assert find_tree(tmp_path) == brought
 
 
 def test_the_users_own_tree_comes_first(tmp_path: Path) -> None:
