@@ -325,6 +325,25 @@ def _mean(original: Callable[..., Tensor]) -> Form:
     return mean
 
 
+MANY_ROWS = 25  # eager measures distances between more rows by a product of matrices
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """By the form that eager takes for the sizes of a call; PyTorch's own code takes that of the example."""
+    sizes = (x1.shape[-2], x2.shape[-2]) if min(x1.dim(), x2.dim()) > 1 else ()
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in sizes) and torch._C._functorch.peek_interpreter_stack() is None  # pyright: ignore[reportAttributeAccessIssue]
+    if p != 2 or compute_mode != "use_mm_for_euclid_dist_if_necessary" or not is_dynamic or x1.dtype != x2.dtype:
+        return torch.cdist(x1, x2, p, compute_mode)
+
+    def by_product(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cdist(a, b, 2.0, "use_mm_for_euclid_dist")
+
+    def by_difference(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cdist(a, b, 2.0, "donot_use_mm_for_euclid_dist")
+
+    return cond(torch.sym_max(*sizes) > MANY_ROWS, by_product, by_difference, (x1, x2))  # pyright: ignore[reportArgumentType]
+
+
 def nbytes(x: Tensor) -> int:
     """PyTorch's own C++ code reads the sizes as plain integers."""
     return x.numel() * x.element_size()
@@ -417,6 +436,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **{original: _transform(original, True) for original in (torch.fft.irfft, torch.fft.hfft)},
     **{original: _mean(original) for original in (torch.mean, torch.Tensor.mean)},
     torch.Tensor.nbytes.__get__: nbytes,  # pyright: ignore[reportAttributeAccessIssue]
+    torch.cdist: cdist,
     torch.cov: cov,
     torch.Tensor.cov: cov,
     torch.corrcoef: corrcoef,
