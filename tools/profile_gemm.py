@@ -10,7 +10,7 @@ Interrupted, or stopped by --seconds, it goes on where it stopped.
     tools/profile_gemm.py --rows 7-66 --threads 1    # measures sizes with so many rows in another session
     tools/profile_gemm.py --rules                    # measures what the rules take that overrule the tree, where they decide
     tools/profile_gemm.py --report                   # judges the data that is there
-    tools/profile_gemm.py --model                    # the trees of GPUs, by a model of their times: writes disc/speculation/data/sm_*.json
+    tools/profile_gemm.py --model                    # the trees of GPUs, by a model that times correct: data/sm_*.json
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ import numpy.typing as npt
 from bench.machine import describe
 from disc.api import compile_with_tree
 from disc.speculation.bench import on_this_machine
-from disc.speculation.block_fit import fit_attention, fit_to_model
+from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_fit import Measured, fit_attention, fit_to_model, read_times
 from disc.speculation.block_trees import ATTENTION, tree_file
 from disc.speculation.fit import LEAVES, fit, least_certain
 from disc.speculation.policy import ruled_points
@@ -58,7 +59,11 @@ def main() -> int:
     parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
     parser.add_argument("--rules", action="store_true", help="measure the rules that overrule the tree anew, and nothing else")
     parser.add_argument("--report", action="store_true", help="measure nothing, write nothing")
-    parser.add_argument("--model", action="store_true", help="fit the trees of GPUs to the model of their times; measure nothing")
+    parser.add_argument(
+        "--model",
+        action="store_true",
+        help="fit the trees of GPUs to a model that tools/data/gemm-times-* corrects; measure nothing",
+    )
     arguments = parser.parse_args()
     if arguments.model:
         _fit_to_model()
@@ -86,12 +91,22 @@ def main() -> int:
 def _fit_to_model() -> None:
     """Writes the trees of all kinds of GPUs, and prints how good their choices are by the model that they are fitted to."""
     for gpu in GPUS:
-        fitted = fit_to_model(gpu)
+        times = read_times(ROOT / "tools" / "data", gpu.architecture)
+        fitted = fit_to_model(gpu, measured=times)
         record: dict[str, object] = {kind: each.tree.to_record() for kind, each in fitted.items()}
         attention = {f"{kind} {head}": fit_attention(gpu, kind, head) for kind, head in ATTENTION}
+        if times is not None:
+            record["measured"] = times["gpu"]
         record["attention"] = {name: each.tree.to_record() for name, each in attention.items()}
         tree_file(gpu.architecture).write_text(json.dumps(record, separators=(",", ":")) + "\n")
-        print(f"sm_{gpu.architecture}, {gpu.product}, by a model", *(each.describe() for each in fitted.values()), sep="\n")
+        words = "by a model" if times is None else f"by a model and times of an {times['gpu']}"
+        print(f"sm_{gpu.architecture}, {gpu.product}, {words}", *(each.describe() for each in fitted.values()), sep="\n")
+        for kind, each in fitted.items():
+            if times is None:
+                break
+            own = Measured(times, gpu, kind)
+            print(f"{kind:8} by the times\n  fitted    {own.judge(each.tree, tuple(FAMILIES[gpu.architecture][kind]))}")
+            print(f"  matrices held out, before a tree is fitted    {own.held_out()}")
         print(*(each.describe() for each in attention.values()), sep="\n")
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from disc.speculation.block_schedules import AttentionBlock as A
 from disc.speculation.block_schedules import BlockSchedule as B
-from disc.speculation.block_trees import FAST, HALF, SINGLE
+from disc.speculation.block_trees import ALONG_K, FAST, HALF, SINGLE
 
 _PARTS = (2, 4, 8, 16)
 
@@ -41,6 +41,14 @@ FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
         ),
         SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
         FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
+        ALONG_K[SINGLE]: (
+            *_SMALL_SINGLE, *_split(B(64, 64, 32, 4, 3)), B(64, 128, 32, 4, 4), B(128, 64, 32, 4, 4), B(128, 128, 32, 8, 3),
+            B(128, 128, 64, 8, 3),
+        ),
+        ALONG_K[FAST]: (
+            *_SMALL_SINGLE, *_split(B(64, 64, 32, 4, 4)), B(64, 128, 32, 4, 4), B(128, 64, 32, 4, 4), B(128, 128, 32, 8, 3),
+            B(128, 256, 32, 8, 3, halves=2),
+        ),
     },
     100: {
         HALF: (*_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), B(128, 128, 64, 8, 4), B(128, 256, 64, 8, 3, halves=2)),

@@ -1,11 +1,14 @@
-"""Fits the trees of schedules of GPUs to the models (`block_model.py`, `attention_model.py`), in the place of times, and says how good
-their choices are by these."""
+"""Fits the trees of schedules of GPUs to the models (`block_model.py`, `attention_model.py`), corrected by times where a GPU of the kind
+was measured, and says how good their choices are by these."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +17,22 @@ from disc.speculation.attention_model import attention_seconds
 from disc.speculation.block_families import FAMILIES, attention_family
 from disc.speculation.block_model import seconds
 from disc.speculation.block_schedules import AttentionBlock, BlockSchedule
-from disc.speculation.block_trees import KINDS, AttentionTree, BlockTree
+from disc.speculation.block_trees import AttentionTree, BlockTree
 from disc.speculation.fit import FOLDS, best_columns, grow
 from disc.speculation.quality import Quality, judge
 from disc.speculation.sizes import Point, attention_points, device_points
 from disc.targets.thresholds import Gpu
 
-TOP = 6  # schedules of a tree: each that a product can reach is compiled
-LEAVES = 120  # of a tree, at most
+# Of a tree, at most, by the model alone, and where times correct it and regions are smaller: schedules (each that a product can reach is
+# compiled) and leaves.
+TOP, CORRECTED_TOP = 6, 8
+LEAVES, CORRECTED_LEAVES = 120, 600
 ATTENTION_TOP, ATTENTION_LEAVES = 4, 40  # the same of attention
 SHARES = (1.0, 0.55)  # of a GPU's SMs that the smaller ones of its kind have
+# How far a measured size tells of others (in factors of 2), and how much the mean of all counts beside them: these held out best on an
+# H200, of widths from 0.7 to 2.5.
+NEAR, MEAN_WEIGHT = 1.0, 0.3
+DIGITS = 6  # of a correction: the last bits of exp and of sums differ from CPU to CPU, and with them trees would
 IMPOSSIBLE = 5.0  # the loss of a schedule that does not run at a size: e to this times as long as the best one
 
 
@@ -46,14 +55,67 @@ class FittedBlocks(Generic[_Tree]):
         return f"{self.kind:8} {len(self.tree.schedules)} schedules\n  fitted    {self.fitted}\n  held out  {self.held_out}"
 
 
-def fit_to_model(gpu: Gpu, kinds: Sequence[str] = KINDS) -> Mapping[str, FittedBlocks[BlockTree]]:
-    """The trees of products for GPUs of this architecture."""
+class Measured:
+    """Times of products on a GPU, as `tools/gpu_check.sh` leaves them: what the model is corrected by. Near a size that was measured its
+    times are the measured ones; far from all, each schedule is off by its mean. Between them, errors are weighed by how far sizes are."""
+
+    def __init__(self, record: Mapping[str, Any], gpu: Gpu, kind: str) -> None:
+        family = tuple(FAMILIES[gpu.architecture][kind])
+        own = [each for each in record["points"] if each["kind"] == kind]
+        self.points = [Point(each["m"], each["n"], each["k"], 1, gpu.sms, weights=True) for each in own]
+        self.times = np.array([[each["times"].get(str(schedule), np.inf) for schedule in family] for each in own]) * 1e-6
+        self.model = np.array([[seconds(each, point, gpu, kind) for each in family] for point in self.points])
+        both = np.isfinite(self.times) & np.isfinite(self.model)
+        self._known = both.astype(np.float64)
+        self._errors = np.log(np.where(both, self.times, 1.0) / np.where(both, self.model, 1.0))
+        self._places = np.array([_place(point) for point in self.points])
+
+    def corrections(self, points: Sequence[Point], without: Sequence[tuple[int, int]] = ()) -> npt.NDArray[np.float64]:
+        """[size, schedule]: what the model's times are multiplied by. without: (N, K) of matrices whose times are left out."""
+        kept = np.array([(point.n, point.k) not in without for point in self.points])
+        known, errors, places = self._known[kept], self._errors[kept], self._places[kept]
+        mean = (known * errors).sum(axis=0) / np.maximum(known.sum(axis=0), 1.0)
+        apart = ((np.array([_place(point) for point in points])[:, None, :] - places[None, :, :]) ** 2).sum(axis=2)
+        near = np.exp(-apart / (2 * NEAR**2))
+        factors = np.exp((near @ (known * errors) + MEAN_WEIGHT * mean) / (near @ known + MEAN_WEIGHT))
+        return np.round(factors, DIGITS)
+
+    def held_out(self) -> Quality:
+        """Of the schedule that the corrected model takes, at each size without the times of its matrix (N, K), by the times."""
+        shares: list[float] = []
+        for number, point in enumerate(self.points):
+            times = self.model[number] * self.corrections([point], [(point.n, point.k)])[0]
+            shares.append(float(self.times[number].min() / self.times[number][times.argmin()]))
+        return judge(shares)
+
+    def judge(self, tree: BlockTree, family: Sequence[BlockSchedule]) -> Quality:
+        """Of the tree's choices at the sizes that were measured, by the times."""
+        chosen = [family.index(tree.schedules[tree.choose(point.features)]) for point in self.points]
+        return judge([float(times.min() / times[number]) for times, number in zip(self.times, chosen, strict=True)])
+
+
+def read_times(folder: Path, architecture: int) -> Mapping[str, Any] | None:
+    """What `tools/gpu_check.sh` measured on a GPU of this architecture: its gemm_times.json, packed; None where none was measured."""
+    file = folder / f"gemm-times-sm_{architecture}.json.gz"
+    return json.loads(gzip.decompress(file.read_bytes())) if file.exists() else None
+
+
+def _place(point: Point) -> tuple[float, float, float]:
+    """Of a size among others: factors of 2."""
+    return float(np.log2(point.m * point.batch)), float(np.log2(point.n)), float(np.log2(point.k))
+
+
+def fit_to_model(gpu: Gpu, kinds: Sequence[str] = (), measured: Mapping[str, Any] | None = None) -> Mapping[str, FittedBlocks[BlockTree]]:
+    """The trees of products for GPUs of this architecture. kinds: none = all; measured: times of a GPU, which correct the model."""
     points = [point for share in SHARES for point in device_points(round(gpu.sms * share))]
     found: dict[str, FittedBlocks[BlockTree]] = {}
-    for kind in kinds:
+    for kind in kinds or FAMILIES[gpu.architecture]:
         family = tuple(FAMILIES[gpu.architecture][kind])
-        times = [[seconds(each, point, gpu, kind) for each in family] for point in points]
-        found[kind] = FittedBlocks(kind, *_fit(points, family, times, BlockTree, TOP, LEAVES))
+        times = np.array([[seconds(each, point, gpu, kind) for each in family] for point in points])
+        if measured is not None:
+            times *= Measured(measured, gpu, kind).corrections(points)
+        most = (TOP, LEAVES) if measured is None else (CORRECTED_TOP, CORRECTED_LEAVES)
+        found[kind] = FittedBlocks(kind, *_fit(points, family, times.tolist(), BlockTree, *most))
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import ceil
 
 from disc.speculation.block_schedules import SPLIT_PROGRAMS, BlockSchedule
-from disc.speculation.block_trees import FAST, HALF, SINGLE
+from disc.speculation.block_trees import BASE, FAST, HALF, SINGLE
 from disc.speculation.sizes import Point
 from disc.targets.gpu_model_thresholds import MODEL
 from disc.targets.thresholds import Gpu
@@ -69,7 +69,7 @@ def tensor_rate(gpu: Gpu, kind: str) -> float:
     """Operations of the tensor cores in a second."""
     if kind == HALF:
         return 1e12 * gpu.tensor_rate("bf16")
-    return 1e12 * gpu.tensor_rate("tf32") / {FAST: 1, SINGLE: 3}[kind]
+    return 1e12 * gpu.tensor_rate("tf32") / {FAST: 1, SINGLE: 3}[BASE[kind]]
 
 
 def l2_rate(gpu: Gpu) -> float:

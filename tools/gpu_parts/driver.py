@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 GUARD, POISON = 256, 0xA5  # bytes on both sides of a buffer, and what they hold
+LONG = 256 << 20  # bytes that take longer to set than the launches of a measurement to be queued
 MAJOR, MINOR, SHARED = 75, 76, 8  # numbers of device attributes in the driver's interface
 Array = npt.NDArray[Any]
 
@@ -38,6 +39,7 @@ class Gpu:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.functions, self.images = library, dict[str, tuple[c_void_p, Mapping[str, Any]]](), list[bytes]()
+        self._long_memory = c_uint64()
         context, device, major, minor = c_void_p(), c_int32(), c_int32(), c_int32()
         self.call("cuInit", c_uint(0))
         self.call("cuDeviceGet", byref(device), c_int32(0))
@@ -78,6 +80,12 @@ class Gpu:
             self.functions[key] = function, facts
         return self.functions[key]
 
+    def _long(self) -> c_uint64:
+        """Memory of LONG bytes, kept."""
+        if not self._long_memory.value:
+            self.call("cuMemAlloc_v2", byref(self._long_memory), c_size_t(LONG))
+        return self._long_memory
+
     def launch(
         self,
         function: c_void_p,
@@ -86,17 +94,22 @@ class Gpu:
         values: Sequence[Any],
         times: int = 1,
         zeroed: tuple[int, int] = (0, 0),
+        before: int = 0,
     ) -> float:
         """Runs a kernel so many times, to the end. Returns microseconds between events around them, of one. zeroed: address and bytes of
-        memory that is 0 before each."""
+        memory that is 0 before each. before: launches that are not timed, ahead of the others; the GPU does something long before them, so
+        that it never waits for the host."""
         slots = (c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         x, y, z = (*grid, *[1] * (3 - len(grid)))
         config = _Launch((x, y, z), (facts["threads"], 1, 1), facts["shared"], None, None, 0)
         begin, end, passed = c_void_p(), c_void_p(), c_float()
         for event in (begin, end):
             self.call("cuEventCreate", byref(event), c_uint(0))
-        self.call("cuEventRecord", begin, None)
-        for _ in range(times):
+        if before:
+            self.call("cuMemsetD8Async", self._long(), ctypes.c_ubyte(0), c_size_t(LONG), None)
+        for number in range(-before, times):
+            if number == 0:
+                self.call("cuEventRecord", begin, None)
             if zeroed[1]:
                 self.call("cuMemsetD8Async", c_uint64(zeroed[0]), ctypes.c_ubyte(0), c_size_t(zeroed[1]), None)
             self.call("cuLaunchKernelEx", byref(config), function, slots, None)

@@ -113,6 +113,8 @@ TIMED: dict[str, Timed] = {
     "add-one": Timed(AddOne, "f32", ((0,),), (((1,),), ((1 << 26,),)), ((5,),)),
     "gemm-bf16": Timed(Product, "bf16", _BOTH, _products(SIZES), ((5, 16), (16, 24)), _product_flops),
     "linear-bf16": Timed(Linear, "bf16", _BOTH, _linears(SIZES), ((5, 16), (24, 16)), _product_flops),
+    "linear-f32": Timed(Linear, "f32", _BOTH, _linears(SINGLE_SIZES), ((5, 16), (24, 16)), _product_flops),
+    "linear-tf32": Timed(Linear, "f32", _BOTH, _linears(SINGLE_SIZES), ((5, 16), (24, 16)), _product_flops, tf32=True),
     "gemm-f32": Timed(Product, "f32", _BOTH, _products(SINGLE_SIZES), ((5, 16), (16, 24)), _product_flops),
     "gemm-tf32": Timed(Product, "f32", _BOTH, _products(SINGLE_SIZES), ((5, 16), (16, 24)), _product_flops, tf32=True),
     "norm-f32": Timed(lambda: nn.LayerNorm(1024), "f32", ((0,),), (((1024, 1024),), ((65536, 1024),)), ((3, 1024),)),

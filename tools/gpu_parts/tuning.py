@@ -14,11 +14,11 @@ import torch
 
 import disc
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_trees import FAST, HALF, KINDS, packaged_trees
+from disc.speculation.block_trees import ALONG_K, BASE, FAST, HALF, KINDS, packaged_trees
 from disc.targets.cuda import read_target
 from gpu_parts.job import ROOT
 from gpu_parts.recorded import Texts, assembled
-from gpu_parts.timed import Product
+from gpu_parts.timed import Linear, Product
 from gpu_parts.tune import LISTING
 
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -33,7 +33,7 @@ def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) ->
     sizes = TINY if tiny else SIZES
     versions, points = dict[str, Any](), list[dict[str, Any]]()
     most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}
-    for kind in KINDS[:1] if tiny else KINDS:
+    for kind in KINDS[:1] if tiny else FAMILIES[architecture]:
         kernel = _kernel(kind, architecture, TINY_FAMILY if tiny else None)
         own = {each.key: each for each in kernel.versions if each.schedule is not None}
         versions |= own
@@ -51,11 +51,12 @@ def _kernel(kind: str, architecture: int, most: int | None) -> Any:
     """A product of two inputs by every schedule of a family, or the first so many of each."""
     sys.path[:0] = [str(ROOT / "tests" / "cuda")]
     fused_programs: Any = importlib.import_module("fused_programs")
-    element = torch.bfloat16 if kind == HALF else torch.float32
+    element, along = torch.bfloat16 if kind == HALF else torch.float32, kind in ALONG_K.values()
     dims = tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in range(2))
     program = fused_programs.Fused.of_model(
-        Product(), (torch.zeros(5, 16, dtype=element), torch.zeros(16, 24, dtype=element)), dims,
-        options=disc.Options(cache=False, tf32=kind == FAST), tree=fused_programs.every_leaf(FAMILIES[architecture][kind][:most]),
+        Linear() if along else Product(),
+        (torch.zeros(5, 16, dtype=element), torch.zeros((24, 16) if along else (16, 24), dtype=element)), dims,
+        options=disc.Options(cache=False, tf32=BASE[kind] == FAST), tree=fused_programs.every_leaf(FAMILIES[architecture][kind][:most]),
         target=f"sm_{architecture}",
     )  # fmt: skip
     (kernel,) = program.kernels
@@ -73,8 +74,8 @@ def _point(
         most[name] = max(most[name], bytes_ * count)
     gpu = read_target(f"sm_{architecture}").gpu
     assert gpu is not None
-    tree = packaged_trees(architecture)[kind]
-    chosen = str(tree.schedules[tree.choose((m, n, k, 1, gpu.sms))])
+    tree = packaged_trees(architecture).get(kind)  # none yet of a new kind
+    chosen = "" if tree is None else str(tree.schedules[tree.choose((m, n, k, 1, gpu.sms))])
     launches = list(_launches(kernel, own, sizes, most))
     return {"kind": kind, "m": m, "n": n, "k": k, "chosen": chosen, "launches": launches}
 

@@ -136,7 +136,7 @@ def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:
         "num_warps": version.warps,
         "num_stages": version.stages,
         "enable_fp_fusion": True,
-        "enable_reflect_ftz": False,  # the default flushes denormals in libdevice's functions
+        "enable_reflect_ftz": version.flushes,
         **({"ptx_version": PTX_VERSION} if portable else {}),
     }
     signature = {each.name: each.type for each in version.parameters}

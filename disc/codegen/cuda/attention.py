@@ -1,15 +1,20 @@
 """Attention on a GPU: a dot, a softmax over its rows and a dot, with no buffer of scores.
 
 A program goes over the keys in blocks for one block of rows, and keeps the maximum, the sum and the unfinished results of each row (the
-online softmax; FlashAttention, Dao et al. 2022, algorithm 1): when a larger score comes, what was added up is scaled down. Keys beyond a
-causal bound are not read, as in PyTorch's own kernels for GPUs: values there that are infinite or NaN do not reach rows that do not see
-them. Where there are few rows, several programs share the keys of a block of rows, and the one that comes last joins what they found, in
-the order of the keys.
+online softmax; FlashAttention, Dao et al. 2022, algorithm 1): when a larger score comes, what was added up is scaled down. Blocks of keys
+that exist, and that every row sees, come first and need no masks; what is left is a loop of its own. Keys beyond a causal bound are not
+read, as in PyTorch's own kernels for GPUs: values there that are infinite or NaN do not reach rows that do not see them. Where there are
+few rows, several programs share the keys of a block of rows, and the one that comes last joins what they found, in the order of the keys.
+
+Scores stay in f32 from the product to the probabilities, also where their type is f16 or bf16, as in PyTorch's own kernels: rounded after
+every op, as elsewhere, they took a quarter of the time on an H200, and made results less exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from disc.codegen.cuda.emit import Buffer, Emitter
@@ -19,13 +24,15 @@ from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion, emit_version
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
-from disc.codegen.cuda.vectors import vector_guards
+from disc.codegen.cuda.vectors import guards_of, vector_guards
 from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import ONE
+from disc.codegen.plan.index import ONE, Index, IndexSpace, view_index
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.errors import CompilerBug, TargetError
+from disc.ir.graph import Body
+from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim, Truth
 from disc.speculation.block_schedules import AttentionBlock
 from disc.speculation.block_trees import HALF, HEADS, AttentionTree
@@ -35,6 +42,9 @@ from disc.targets.cuda_thresholds import KERNELS
 MOST_HELD, MOST_HELD_SINGLE = 256, 128  # elements of a query, and columns of the result, that lie in registers: of 16 bits, and of f32
 CHUNK = 64  # elements of longer queries at a time
 WIDE = 128  # columns of a wider result of a program
+# exp2 is one instruction where denormal results may be 0, exp five. (Factors folded into one multiply-add would overflow at the masks of
+# many models, the least number of f32.)
+LOG2_E = repr(math.log2(math.e))
 
 
 def attention_versions(
@@ -51,6 +61,7 @@ def attention_versions(
     plain, least = (replace(find(tree.schedules, key=lambda each: each.rows * each.keys), parts=1) for find in (max, min))
     first = _Attention(fusion, plain, precision, False)
     divides = first.divides()
+    beside = first.beside()
     loads = (narrow[0], *divides, Aligned(16))
     versions, sure = list[DeviceVersion](), True
     for number, block in enumerate(tree.schedules):
@@ -58,9 +69,12 @@ def attention_versions(
         few = attention.join.fits
         truth = few.implied_by(space.env) if block.parts > 1 else Truth.YES
         sure = sure and truth is Truth.YES
-        if truth is not Truth.NO:
-            guard = all_of(loads if truth is Truth.YES else (*loads, few))
-            versions.append(replace(attention.version(symbols, guard), schedule=number))
+        if truth is Truth.NO:
+            continue
+        guards = loads if truth is Truth.YES else (*loads, few)
+        if beside and block.parts == 1:
+            versions.append(replace(attention.version(symbols, all_of((*guards, *beside))), schedule=number))
+        versions.append(replace(attention.version(symbols, all_of(guards)), schedule=number))
     if not sure:  # the tree may choose parts where there is no scratch for them
         versions.append(first.version(symbols, all_of(loads)))
     if divides and wide:
@@ -84,6 +98,10 @@ def attention_tree(fusion: Fusion, trees: Mapping[tuple[str, int], AttentionTree
         blocks = tuple(each if (each.rows, each.keys) == size else replace(least, parts=1) for each in tree.schedules)
         tree = replace(tree, schedules=blocks)
     declare(space, one)
+    if any(_scored(space, fusion.body, one)):  # registers hold them, too
+        small = tuple(each for each in tree.schedules if each.rows <= KERNELS.scored_rows)
+        largest = max(small, key=lambda each: (each.parts == 1, each.rows * each.keys))
+        tree = replace(tree, schedules=tuple(each if each in small else largest for each in tree.schedules))
     if read_segments(space, one, scores) is not None:  # whose keys are few: each block of rows has those of its own sequences
         tree = replace(tree, schedules=tuple(replace(each, parts=1) for each in tree.schedules))
     return tree.prune({number: size.const for number, size in enumerate((one.m, one.n, one.k, one.batch)) if size.is_const})
@@ -105,10 +123,11 @@ class _Attention:
         if any(each.node.element not in TENSOR for each in factors):
             elements = ", ".join(each.node.element for each in factors)
             raise TargetError(f"no kernel for GPUs of attention on {elements} (line {self.dot.line})")
+        self.between = frozenset(forward_indices(self.space, fusion.body, self.dot, self._at()))
         self.segments = read_segments(self.space, self.one, self.scores)
         self.causal = None if self.segments is not None else read_causal(self.space, fusion.body, self.one, self.scores)
         most = _most_held(self.one, self.two)
-        self.holds_query = _held(self.one.k, most) > 0
+        self.single, self.holds_query = most == MOST_HELD_SINGLE, _held(self.one.k, most) > 0
         self.depth, self.width = _held(self.one.k, most) or CHUNK, _held(self.two.n, most) or WIDE
         self.row_blocks, self.column_blocks = _ceil(self.one.m, block.rows), _ceil(self.two.n, self.width)
         tiles = self.row_blocks * self.column_blocks * self.one.batch
@@ -118,17 +137,24 @@ class _Attention:
         block = self.block
         return emit_version(
             self.fusion.body, self.space, symbols, f"[{block.rows}, {self.width}]", self._emit, (self.tiles * block.parts,), block.warps,
-            guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
+            guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None, flushes=True,
         )  # fmt: skip
 
     def divides(self) -> tuple[Divides, ...]:
         """Conditions for loads of 16 bytes."""
         return vector_guards(self.space, self.fusion.body, self.two, self.one)  # the loops of the first one are declared last
 
+    def beside(self) -> tuple[Divides, ...]:
+        """The same of tensors of a number for each score, such as a bias, where registers hold what is loaded at a time."""
+        if self.single or self.depth > CHUNK:
+            return ()
+        return guards_of(self.space, _scored(self.space, self.fusion.body, self.one))
+
     # --- the program ----------------------------------------------------------------------------------------------------
 
     def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
         w, block = e.w, self.block
+        e.unrounded = self.between
         program = w.let(f"tl.program_id(0){'.to(tl.int64)' if self.wide else ''}", "i")
         part = w.let(f"{program} % {block.parts}", "i") if block.parts > 1 else ""
         tile = w.let(f"{program} // {block.parts}", "i") if part else program
@@ -146,8 +172,8 @@ class _Attention:
             self._each_segment(e, results, row)
             return
         self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, self.one.m, block.rows, w.root)
-        begin, end = self._keys(e, row, part)
-        self._attend(e, begin, end, w.number(self.one.n))
+        begin, plain, end = self._keys(e, row, part)
+        self._attend(e, begin, plain, end, w.number(self.one.n))
         if not part:
             self._finish(e, results)
             return
@@ -171,27 +197,49 @@ class _Attention:
             rows = w.let(f"{row} + tl.arange(0, {block.rows})[:, None]", "i")
             live = w.let(f"({rows} >= place) & ({rows} < tl.minimum({end}, {stop}))", "m")
             w.bind("gm", Variable(rows, scope, frozenset({0}), live))
-            self._attend(e, begin, end, end)
+            self._attend(e, begin, "", end, end)
             self._finish(e, results)
             w.statement(f"place = tl.maximum({end}, place + 1)")
 
-    def _keys(self, e: Emitter, row: str, part: str) -> tuple[str, str]:
-        """The keys of a block of rows, or those of them that are the part's."""
+    def _keys(self, e: Emitter, row: str, part: str) -> tuple[str, str, str]:
+        """The keys of a block of rows, or those of them that are the part's: where they begin, where whole blocks end that all rows see
+        ("" where it is not told), and where all end."""
         w, keys = e.w, self.block.keys
-        end = w.number(self.one.n)
+        begin, end = "0", w.number(self.one.n)
         if self.causal is not None:
-            lanes = w.variables["gm"]
             last = w.let(f"tl.minimum({row} + {self.block.rows}, {w.number(self.one.m)}) - 1", "i")
-            w.bind("gm", Variable(last, w.root))
-            end = w.let(f"tl.minimum(tl.maximum({w.number(self.causal.columns)}, 0), {end})", "i")
-            w.bind("gm", lanes)
-        if not part:
-            return "0", end
-        span = w.let(f"tl.cdiv(tl.cdiv({end}, {keys}), {self.block.parts}) * {keys}", "i")
-        return w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {end})", "i")
+            end = w.let(f"tl.minimum({self._seen(e, last)}, {end})", "i")
+        if part:
+            span = w.let(f"tl.cdiv(tl.cdiv({end}, {keys}), {self.block.parts}) * {keys}", "i")
+            begin, end = w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {end})", "i")
+        if self._in_blocks() and self.causal is None:
+            return begin, end, end
+        if not self.holds_query or self.block.rows < KERNELS.plain_rows or (self.single and self.depth > CHUNK):  # registers are few
+            return begin, "", end
+        limit = end if self.causal is None else w.let(f"tl.minimum({self._seen(e, row)}, {end})", "i")
+        return begin, w.let(f"{begin} + tl.maximum({limit} - {begin}, 0) // {keys} * {keys}", "i"), end
 
-    def _attend(self, e: Emitter, begin: str, end: str, last: str) -> None:
-        """Leaves `most`, `total` and `sums` of the rows over the keys [begin, end), which end at `last` at the latest."""
+    def _seen(self, e: Emitter, row: str) -> str:
+        """How many keys a row sees."""
+        w = e.w
+        assert self.causal is not None
+        lanes = w.variables["gm"]
+        w.bind("gm", Variable(row, w.root))
+        seen = w.let(f"tl.maximum({w.number(self.causal.columns)}, 0)", "i")
+        w.bind("gm", lanes)
+        return seen
+
+    def _at(self) -> Index:
+        """Of a score."""
+        return _score_index(self.one)
+
+    def _in_blocks(self) -> bool:
+        """True when there are whole blocks of keys alone."""
+        return self.segments is None and self.space.env.divides(self.block.keys, self.one.n) is Truth.YES
+
+    def _attend(self, e: Emitter, begin: str, plain: str, end: str, last: str) -> None:
+        """Leaves `most`, `total` and `sums` of the rows over the keys [begin, end), which end at `last` at the latest. Those before
+        `plain`, "" for none, are whole blocks that all rows see."""
         w, block = e.w, self.block
         query = ""
         if self.holds_query:
@@ -200,16 +248,30 @@ class _Attention:
         w.statement(f"most = tl.full([{block.rows}, 1], float('-inf'), tl.float32)")
         w.statement(f"total = tl.zeros([{block.rows}, 1], tl.float32)")
         w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
-        with w.block(f"for step in range({begin}, {end}, {block.keys}):") as scope:
-            self._step(e, query, scope, last)
+        if plain:
+            with w.block(f"for step in range({begin}, {plain}, {block.keys}):") as scope, self._all_seen(e):
+                self._step(e, query, scope, "")
+        if plain != end:
+            stages = ", num_stages=1" if plain else ""  # few blocks are left then
+            with w.block(f"for step in tl.range({plain or begin}, {end}, {block.keys}{stages}):") as scope:
+                self._step(e, query, scope, last)
+
+    @contextmanager
+    def _all_seen(self, e: Emitter) -> Iterator[None]:
+        """The causal mask holds everywhere."""
+        if self.causal is not None:
+            e.leaves[self.causal.compare] = lambda index, predicate: e.w.let("tl.full([], 1, tl.int1)")
+        yield
+        if self.causal is not None:
+            del e.leaves[self.causal.compare]
 
     def _step(self, e: Emitter, query: str, scope: Scope, last: str) -> None:
         """One block of keys."""
         w, block = e.w, self.block
         self._keys_lanes(e, "gn", "[None, :]", 1, scope, last)
         product = self._scores(e, query, scope)
-        at = self.one.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-        e.leaves[self.dot] = only_at(self.dot, at, w.let(rounded(product, self.dot.element)))
+        at = self._at()
+        e.leaves[self.dot] = only_at(self.dot, at, product)
         index = forward_indices(self.space, self.fusion.body, self.dot, at)[self.scores]
         with w.shaped(block.rows, block.keys):
             score = e.value(self.scores, index)
@@ -218,8 +280,8 @@ class _Attention:
         w.statement(f"larger = tl.maximum(most, tl.max({seen}, 1, keep_dims=True))")
         # Of a row that has seen nothing but -inf, differences would be NaN.
         w.statement("base = tl.where(larger == float('-inf'), 0.0, larger)")
-        share = w.let(f"tl.exp({seen} - base)")
-        scale = w.let("tl.exp(most - base)")
+        share = w.let(f"tl.exp2(({seen} - base) * {LOG2_E})")
+        scale = w.let(f"tl.exp2((most - base) * {LOG2_E})")
         w.statement(f"total = total * {scale} + tl.sum({share}, 1, keep_dims=True)")
         w.statement("most = larger")
         self._keys_lanes(e, "key", "[:, None]", 0, scope, last)
@@ -287,24 +349,43 @@ class _Attention:
         w.statement(f"total = tl.zeros([{block.rows}, 1], tl.float32)")
         w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
         with w.block(f"for part in range(0, {block.parts}):"):
-            w.statement(f"scale = tl.exp({self.join.found(e, tile, 'part', first)} - top)")
+            w.statement(f"scale = tl.exp2(({self.join.found(e, tile, 'part', first)} - top) * {LOG2_E})")
             w.statement(f"total += {self.join.found(e, tile, 'part', second)} * scale")
             w.statement(f"sums += {self.join.found(e, tile, 'part', third)} * scale")
 
     # --- lanes ----------------------------------------------------------------------------------------------------------
 
     def _keys_lanes(self, e: Emitter, name: str, lanes: str, axis: int, scope: Scope, last: str) -> None:
-        """Binds the keys of a block; those from `last` on do not count."""
-        w, keys = e.w, self.block.keys
-        place = w.let(f"step + tl.arange(0, {keys}){lanes}", "i")
-        whole = self.segments is None and self.space.env.divides(keys, self.one.n) is Truth.YES
-        w.bind(name, Variable(place, scope, frozenset({axis}), "" if whole else w.let(f"{place} < {last}", "m")))
+        """Binds the keys of a block; those from `last` on, "" for none, do not count."""
+        w = e.w
+        place = w.let(f"step + tl.arange(0, {self.block.keys}){lanes}", "i")
+        live = w.let(f"{place} < {last}", "m") if last and not self._in_blocks() else ""
+        w.bind(name, Variable(place, scope, frozenset({axis}), live))
 
     def _lanes(self, e: Emitter, name: str, text: str, axis: int, extent: Dim, size: int, scope: Scope) -> None:
         bind_lanes(e, self.space, name, text, axis, extent, size, scope)
 
     def _precise(self, element: str) -> str:
         return self.precision if element == "tl.float32" else "ieee"
+
+
+def _score_index(one: Contraction) -> Index:
+    return one.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+
+
+def _scored(space: IndexSpace, body: Body, one: Contraction) -> Iterator[tuple[Dim, str]]:
+    """(offset of the element at the loops' position, element) of each tensor of a number for each score, such as a bias."""
+    for node, index in forward_indices(space, body, one.node, _score_index(one)).items():
+        for operand in node.operands if node.op in ELEMENTWISE else ():
+            source, place = operand, index
+            while source.op != "input" and source is not one.node and len(source.operands) == 1:
+                viewed = view_index(space, source, place)
+                if viewed is None and source.op not in ELEMENTWISE:
+                    break
+                source, place = source.operands[0], place if viewed is None else viewed
+            offset = space.linear(place, source.dims) if source.op == "input" else Dim.of(0)
+            if {"gm", "gn"} <= set(offset.symbols()):
+                yield offset, source.element
 
 
 def _most_held(one: Contraction, two: Contraction) -> int:

@@ -97,8 +97,8 @@ class _Cuda:
 
 def _blocks(version: DeviceVersion, choice: DeviceChoice | None) -> Blocks:
     words = ""
-    if choice is not None and version.schedule is not None:  # no GPU has measured the trees that there are
-        words = f"{choice.tree.schedules[version.schedule].describe()}, by a model"
+    if choice is not None and version.schedule is not None:
+        words = f"{choice.tree.schedules[version.schedule].describe()}, {choice.tree.source}"
     scratch, zeroed = (version.scratch.bytes, version.scratch.zeroed) if version.scratch is not None else (None, None)
     return Blocks(version.grid, version.schedule, words, scratch, zeroed)
 

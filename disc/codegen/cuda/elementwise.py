@@ -14,13 +14,13 @@ Rule = Callable[[Writer, Node, Sequence[str]], str]
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
 
-def emit_elementwise(w: Writer, node: Node, operands: Sequence[str]) -> str:
-    """The name of `node`'s value, given its operands'."""
+def emit_elementwise(w: Writer, node: Node, operands: Sequence[str], *, exact: bool = False) -> str:
+    """The name of `node`'s value, given its operands'. exact: not rounded to its element."""
     rule = RULES.get(node.op)
     if rule is None:
         raise TargetError(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
     value = rule(w, node, operands)
-    return w.let(rounded(f"({value})", node.element))
+    return w.let(f"({value})" if exact else rounded(f"({value})", node.element))
 
 
 def combined(kind: str, element: str, left: str, right: str) -> str:

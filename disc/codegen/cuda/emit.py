@@ -50,7 +50,8 @@ class Emitter:
     """Values of nodes at indices.
 
     rules: of the ops that are neither element-wise nor views. leaves: nodes that lie in memory, or whose value a kernel gives by itself.
-    fault: the parameter where an index out of range is reported, three i64 (flag, index, size); "" where indices are clamped.
+    fault: the parameter where an index out of range is reported, three i64 (flag, index, size); "" where indices are clamped. unrounded:
+    element-wise nodes of f16 and bf16 whose values stay in f32.
     """
 
     w: Writer
@@ -58,6 +59,7 @@ class Emitter:
     rules: Mapping[str, Rule]
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
     fault: str = ""
+    unrounded: frozenset[Node] = frozenset()
 
     def value(self, node: Node, index: Index, predicate: Predicate = ()) -> str:
         """The name of the value of `node` at `index`; lanes for which the predicate does not hold are anything."""
@@ -92,7 +94,7 @@ class Emitter:
             operands: list[str] = []
             for operand in node.operands:
                 operands.append((yield self.compute(operand, index if operand.dims else (), predicate)))
-            return emit_elementwise(self.w, node, operands)
+            return emit_elementwise(self.w, node, operands, exact=node in self.unrounded)
         rule = self.rules.get(node.op)
         if rule is None:
             raise TargetError(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")

@@ -16,15 +16,15 @@ from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
 from disc.codegen.cuda.vectors import vector_guards
-from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction
+from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction, trace_views
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import ONE
+from disc.codegen.plan.index import ONE, IndexSpace, split_linear
 from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_families import ANY_PRODUCT
 from disc.speculation.block_schedules import BlockSchedule
-from disc.speculation.block_trees import HALF, BlockTree, one_schedule
+from disc.speculation.block_trees import ALONG_K, HALF, BlockTree, one_schedule
 from disc.speculation.guards import ALWAYS, Aligned, Guard, all_of
 from disc.targets.cuda_thresholds import KERNELS
 
@@ -69,11 +69,23 @@ def product_versions(
 
 def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str) -> BlockTree:
     """The tree of a compute fusion's schedules, with what is known of its sizes decided. trees: by the kind of product."""
-    c = read_contraction(fusion.space(), check_single_dot(fusion.body), channels_inside=True)
+    space = fusion.space()
+    c = read_contraction(space, check_single_dot(fusion.body), channels_inside=True)
     if not _on_tensor_cores(c):
         return one_schedule(ANY_PRODUCT)
-    tree = trees[precision if common_element(c.left, c.right) == "tl.float32" else HALF]
+    kind = precision if common_element(c.left, c.right) == "tl.float32" else HALF
+    along = ALONG_K.get(kind, "")
+    tree = trees[along if along in trees and _lies_along_k(space, c) else kind]
     return tree.prune({number: size.const for number, size in enumerate((c.m, c.n, c.k, c.batch)) if size.is_const})
+
+
+def _lies_along_k(space: IndexSpace, c: Contraction) -> bool:
+    """Whether values of k of the right factor lie next to each other in memory."""
+    declare(space, c)
+    batch, column, depth = (Dim.symbol(name) for name in ("gb", "gn", "gk"))
+    found = trace_views(space, c.right.node, c.right.locate(batch, column, depth)[0])
+    form = None if found is None else split_linear(found[1], "gk")
+    return form is not None and form[0] == ONE
 
 
 def _without_parts(tree: BlockTree) -> BlockSchedule:

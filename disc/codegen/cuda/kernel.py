@@ -48,7 +48,8 @@ class DeviceVersion:
     text: of all functions, that of NAME last; parameters: pointers of the arguments, of the results, then base symbols, then FAULT where
     indices are checked, then SCRATCH where there is any. grid: programs along x, y, z. warps, stages: as Triton takes them. hints: (name of
     a parameter, what divides its address in bytes, or its value), which the guard ensures. schedule: the number of the one that it is
-    compiled for, of a kernel with a `DeviceChoice`; None: it runs whatever is chosen.
+    compiled for, of a kernel with a `DeviceChoice`; None: it runs whatever is chosen. flushes: exp2, and functions of libdevice, may give 0
+    where the result is a denormal number.
     """
 
     guard: Guard
@@ -60,11 +61,12 @@ class DeviceVersion:
     hints: tuple[tuple[str, int], ...] = ()
     scratch: Scratch | None = None
     schedule: int | None = None
+    flushes: bool = False
 
     @property
     def key(self) -> str:
         """Equal for versions that are the same code."""
-        return hashlib.sha256(f"{self.text}{self.parameters}{self.warps}{self.stages}{self.hints}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.text}{self.parameters}{self.warps}{self.stages}{self.hints}{self.flushes}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def emit_version(
     hints: Mapping[str, int] | None = None,
     scratch: Scratch | None = None,
     faults: bool = False,
+    flushes: bool = False,
 ) -> DeviceVersion:
     """A version whose statements `emit` writes: it gets the emitter, with arguments as leaves and symbols as variables, and the results.
 
@@ -141,7 +144,7 @@ def emit_version(
     head = f"def {NAME}({', '.join(each.name for each in parameters)}):"
     helpers = [f"@triton.jit\ndef {name}{text}" for name, text in sorted(w.functions.items())]
     text = "\n".join([*helpers, "@triton.jit", head, *(INDENT + line for line in w.root.lines or ["pass"])]) + "\n"
-    return DeviceVersion(guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch)
+    return DeviceVersion(guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch, flushes=flushes)
 
 
 def _hints(guard: Guard, pointers: list[str], symbols: tuple[str, ...]) -> dict[str, int]:

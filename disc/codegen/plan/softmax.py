@@ -8,6 +8,7 @@ import numpy as np
 
 from disc.codegen.plan.contraction import Contraction, forward_indices
 from disc.codegen.plan.index import ONE, Index, IndexSpace, split_linear, view_index
+from disc.ir.bf16 import bf16_values
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import IN_ORDER_VIEWS
 from disc.ir.reducers import IN_ORDER
@@ -27,7 +28,7 @@ class Softmax:
 @dataclass(frozen=True, eq=False)
 class Causal:
     """`compare` holds only in columns below `columns`, an expression over gm (the row), gb and shape symbols that does not fall with gm;
-    everywhere else the score is -inf. `whole`: it holds in all of them."""
+    everywhere else the score is -inf."""
 
     compare: Node
     columns: Dim
@@ -83,9 +84,9 @@ def _splat(node: Node) -> float | None:
     """The one value of a constant behind views."""
     node = _behind_views(node)
     value = node.attrs.get("value") if node.op == "stablehlo.constant" else None
-    if not isinstance(value, np.ndarray) or not value.size or node.element == "bf16" or (value != value.flat[0]).any():
+    if not isinstance(value, np.ndarray) or not value.size or (value != value.flat[0]).any():
         return None
-    return float(value.flat[0])
+    return float(bf16_values(value.flat[:1])[0] if node.element == "bf16" else value.flat[0])
 
 
 def _reduces(node: Node, op: str, source: Node, initial: float) -> bool:

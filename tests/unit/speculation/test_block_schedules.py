@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from disc.speculation.block_families import FAMILIES, attention_family
-from disc.speculation.block_fit import ATTENTION_TOP, TOP, fit_attention, fit_to_model
+from disc.speculation.block_fit import ATTENTION_TOP, CORRECTED_TOP, TOP, Measured, fit_attention, fit_to_model, read_times
 from disc.speculation.block_model import element_bytes
 from disc.speculation.block_schedules import BlockSchedule, read_attention_block, read_schedule
-from disc.speculation.block_trees import HALF, attention_trees, one_schedule, packaged_trees, read_block_tree
+from disc.speculation.block_trees import HALF, KINDS, attention_trees, one_schedule, packaged_trees, read_block_tree
 from disc.speculation.schedules import FEATURES
 from disc.targets.cuda_thresholds import GPUS
 from disc.targets.thresholds import Gpu
 
+DATA = Path(__file__).parents[3] / "tools" / "data"
 ALL = tuple(dict.fromkeys(each for kinds in FAMILIES.values() for family in kinds.values() for each in family))
 
 
@@ -32,14 +37,31 @@ def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None
     for kind, tree in packaged_trees(gpu.architecture).items():
         assert set(tree.schedules) <= set(FAMILIES[gpu.architecture][kind])
         assert tree.prune({}) == tree, "every schedule and node is reached"
-        assert len(tree.schedules) <= TOP
+        assert len(tree.schedules) <= (CORRECTED_TOP if tree.measured else TOP)
         layer = tree.prune({FEATURES.index("n"): 4096, FEATURES.index("k"): 4096, FEATURES.index("batch"): 1})
         assert layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))].rows <= 32
 
 
-def test_a_tree_that_comes_with_disc_is_that_of_the_model() -> None:
-    """`python tools/profile_gemm.py --model` makes them anew."""
-    assert fit_to_model(next(gpu for gpu in GPUS if gpu.architecture == 90), (HALF,))[HALF].tree == packaged_trees(90)[HALF]
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_a_tree_that_comes_with_disc_is_that_of_the_model(architecture: int) -> None:
+    """`python tools/profile_gemm.py --model` makes them anew, also of times that were measured."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == architecture), read_times(DATA, architecture)
+    packaged = packaged_trees(architecture)[HALF]
+    assert fit_to_model(gpu, (HALF,), times)[HALF].tree == replace(packaged, measured="")
+    assert packaged.measured == ("" if times is None else times["gpu"])
+
+
+def test_times_correct_the_model() -> None:
+    """At sizes that were measured the corrected model takes what the times say, and it does better than the model at matrices held out."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == 90), read_times(DATA, 90)
+    assert times is not None
+    for kind in KINDS:
+        measured = Measured(times, gpu, kind)
+        plain = [row.min() / row[model.argmin()] for row, model in zip(measured.times, measured.model, strict=True)]
+        assert measured.held_out().mean > sum(plain) / len(plain)
+        known = np.isfinite(measured.times) & np.isfinite(measured.model)
+        near = (measured.model * measured.corrections(measured.points))[known] / measured.times[known]
+        assert np.abs(np.log(near)).mean() < 0.5 * np.abs(np.log(measured.model[known] / measured.times[known])).mean()
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: f"sm_{gpu.architecture}")
