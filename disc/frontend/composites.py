@@ -1,4 +1,4 @@
-"""Decompositions of distances, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
+"""Decompositions of distances, a loss, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     i = (middle - torch.sqrt(middle * middle - 2 * k - 1)).to(torch.int64)
     j = k - rows * i + i * (i + 1) // 2 + i + 1
     return distance(x.index_select(0, i) - x.index_select(0, j), p)
+
+
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """Of each row: how far classes that are not meant come within 1 of those that are, which stand in `target` before its first -1.
+    (PyTorch's decomposition counts class 0 for each place behind that.) reduction: 0: none, 1: mean, 2: sum."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = torch.arange(rows.shape[1])
+    torch._check(x.shape == target.shape, lambda: f"inconsistent target size: {target.shape} for input of size: {x.shape}")
+    valid = classes < torch.where(labels == -1, classes, rows.shape[1]).amin(-1, keepdim=True)
+    chosen = torch.where(valid, labels, 0)
+    meant = ((chosen.unsqueeze(-1) == classes) & valid.unsqueeze(-1)).any(1)
+    margins = torch.relu(1 - rows.gather(1, chosen).unsqueeze(-1) + rows.unsqueeze(1))
+    loss = torch.where(valid.unsqueeze(-1) & ~meant.unsqueeze(1), margins, 0.0).sum([1, 2]) / rows.shape[1]
+    return loss.reshape(x.shape[:-1]) if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
 # --- masks and bags -------------------------------------------------------------------------------------------------------------
@@ -174,6 +188,7 @@ def conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
+    aten.multilabel_margin_loss.default: multilabel_margin_loss,
     aten.masked_scatter.default: masked_scatter,
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.conv_tbc.default: conv_tbc,

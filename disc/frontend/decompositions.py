@@ -267,6 +267,16 @@ def _not_of_bytes(op: torch._ops.OpOverload) -> Decomposition:
     return decomposition
 
 
+def _of_something(op: torch._ops.OpOverload) -> Decomposition:
+    """PyTorch's own of the gradient of a loss, which divides by the number of elements, a Python number. That of nothing is nothing."""
+
+    def decomposition(gradient: Tensor, x: Tensor, target: Tensor, *args: object) -> Tensor:
+        return torch.zeros_like(x) if is_empty(x) else PYTORCH[op](gradient, x, target, *args)  # pyright: ignore
+
+    return decomposition
+
+
+LOSSES = (aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default)
 RESAMPLING = (aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.vec, aten.upsample_bicubic2d.default)
 
 
@@ -350,6 +360,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
     aten._trilinear.default: trilinear,
     **{op: _not_of_bytes(op) for op in RESAMPLING if op in PYTORCH},
+    **{op: _of_something(op) for op in LOSSES},
     aten.native_dropout.default: native_dropout,
     aten.dropout.default: dropout,
     aten.feature_dropout.default: feature_dropout,
