@@ -43,3 +43,16 @@ def test_a_program_of_an_older_abi_is_refused(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-std=c11", f"-I{INCLUDE}", "-x", "c", "-", "-o", str(program), *link], input=OLD.encode(), check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     assert done.stdout == "ral_load_file: the caller was built for ABI 1, this library has ABI 2\n"
+
+
+def test_the_libraries_export_their_own_functions_alone() -> None:
+    """Where the C++ library is linked statically, its symbols would take the place of PyTorch's, or PyTorch's of ours, in one process."""
+
+    def exported(pattern: str) -> set[str]:
+        (path,) = RAL_FOLDER.glob(pattern)
+        lines = subprocess.run(["nm", "-D", "--defined-only", str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+        return {line.split()[-1].partition("@")[0] for line in lines}
+
+    functions = exported("libral.so")
+    assert functions and all(name.startswith(("ral_", "RAL_")) for name in functions), sorted(functions)
+    assert exported("_ral.*.so") == {"PyInit__ral"}
