@@ -125,6 +125,13 @@ def waves(z: Any, x: Any) -> Any:
     return *moved, *functions, *spectrum, y @ jnp.ones((4, 3), np.complex64), y.sum(), jnp.abs(y), jnp.angle(y), jnp.zeros(0, np.complex64)
 
 
+def placed(z: Any, w: Any) -> Any:
+    """Complex numbers: extremes, with equal real parts among them, and scatters."""
+    level = z.at[:, 1].set(z[:, 0].real + w[:, 1].imag * 1j)
+    extremes = jnp.max(level, axis=-1), jnp.min(level, axis=0), jnp.max(z), jnp.min(w, axis=1, initial=0.1j)
+    return *extremes, z.at[1:3, 0].set(w[1:3, 1]), z.at[jnp.array([0, 2, 0])].add(w[:3] * 2j)
+
+
 def turning(z: Any, n: Any) -> Any:
     """Complex numbers that loops carry and stack, and that branches take and return."""
 
@@ -170,6 +177,7 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "strided": (strided, ((3, 3, 3, 8), F), ((3, 3, 1, 3), F), (("b", "t + 3", "t + 3", 3), F)),
     "factored": (factored, (("b", 4, 4), F)),
     "waves": (waves, (("b", 4), jnp.complex64), (("b", 5), F)),
+    "placed": (placed, (("b + 3", 4), jnp.complex64), (("b + 3", 4), jnp.complex64)),
     "turning": (turning, (("t", "b"), jnp.complex64), ((), jnp.int32)),
     "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
 }

@@ -298,17 +298,76 @@ def _product(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[V
 
 
 def _reduce(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
-    """Sums."""
-    inside = block_ops(op.regions[0].blocks[0])
-    if len(given) != 2 or [each.name for each in inside] != ["stablehlo.add", "stablehlo.return"]:
-        raise FormError("it is no sum")
+    """Sums, and extremes in JAX's order: by the real parts, of equal ones by the imaginary parts."""
+    block = op.regions[0].blocks[0]
+    direction = _direction(block)
+    if len(given) != 2 or (not _is_sum(block) and direction is None):
+        raise FormError("it is no sum, and no maximum or minimum")
     x, start = (_parts_of(e, each) for each in given)
     dims = ints_attr(op, "dimensions")
+    if direction is not None:
+        return [_extreme(e, direction, x, start, dims)]
 
     def total(part: ir.Value, first: ir.Value) -> ir.Value:
         return e.binary("add", e.reduce("add", part, dims), first)
 
     return [Parts(total(x.re, start.re), total(x.im, start.im))]
+
+
+def _is_sum(block: ir.Block) -> bool:
+    return [each.name for each in block_ops(block)] == ["stablehlo.add", "stablehlo.return"]
+
+
+def _direction(block: ir.Block) -> str | None:
+    """ "GT" of a function of two numbers that gives the larger one, as JAX writes it, "LT" of the smaller one; None of another one."""
+    place = {value: str(number) for number, value in enumerate(block.arguments)}
+    texts: list[str] = []
+    for op in block_ops(block):
+        sign = str(op.attributes["comparison_direction"]).rstrip(">").split()[-1] if op.name == "stablehlo.compare" else ""
+        texts.append(f"{op.name.partition('.')[2]}{sign}({', '.join(place[each] for each in op.operands if each in place)})")
+        place |= dict.fromkeys(op.results, texts[-1])
+    for sign in ("GT", "LT"):
+        real, imaginary = ("real(0), real(1)", "imag(0), imag(1)")
+        chosen = f"select(compareEQ({real}), compare{sign}({imaginary}), compare{sign}({real}))"
+        if texts and texts[-1] == f"return(select({chosen}, 0, 1))":
+            return sign
+    return None
+
+
+def _extreme(e: Emitter, direction: str, x: Parts, start: Parts, dims: Sequence[int]) -> Parts:
+    kind = "maximum" if direction == "GT" else "minimum"
+    element = element_of(x.re)
+    least = -np.inf if direction == "GT" else np.inf
+    others = [dim for dim in range(rank_of(x.re)) if dim not in dims]
+    re = e.reduce(kind, x.re, dims)
+    first = e.compare("EQ", x.re, e.expand(re, x.re, others))
+    im = e.reduce(kind, e.select(first, x.im, e.constant(least, element)), dims)
+    by_real, by_imaginary = e.compare(direction, start.re, re), e.compare(direction, start.im, im)
+    wins = e.select(e.compare("EQ", start.re, re), by_imaginary, by_real)
+    return Parts(e.select(wins, start.re, re), e.select(wins, start.im, im))
+
+
+def _scatter(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """What is put in the place of others, or added to them: the same for each part."""
+    block = op.regions[0].blocks[0]
+    is_update = [each.name for each in block_ops(block)] == ["stablehlo.return"] and block_ops(block)[0].operands[0] == block.arguments[-1]
+    if len(given) != 3 or not (is_update or _is_sum(block)):
+        raise FormError("it puts neither numbers nor sums")
+    source, places, updates = given
+    assert isinstance(places, ir.Value)
+    kind = _real(op.results[0].type)
+    scalar = ir.RankedTensorType.get([], kind.element_type)
+    made: list[ir.Value] = []
+    for first, second in zip(*((each.re, each.im) for each in (_parts_of(e, source), _parts_of(e, updates))), strict=True):
+        attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
+        part = build(op.name, [first, places, second], [kind], attributes, 1, before=e.before)
+        inner = ir.Block.create_at_start(part.regions[0], [scalar] * 2, [op.location] * 2)
+        with ir.InsertionPoint(inner):
+            arguments = list(inner.arguments)
+            result = arguments[1] if is_update else build("stablehlo.add", arguments, [scalar], location=op.location).results[0]
+            build("stablehlo.return", [result], location=op.location)
+        made.append(part.results[0])
+    return [Parts(*made)]
 
 
 def _fft(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
@@ -360,5 +419,6 @@ FORMS: Mapping[str, Form] = {
     "stablehlo.divide": _binary(arithmetic.divide), "chlo.broadcast_divide": _binary(arithmetic.divide),
     "stablehlo.power": _binary(arithmetic.power), "chlo.broadcast_power": _binary(arithmetic.power),
     "stablehlo.dot_general": _product, "stablehlo.dot": _product, "stablehlo.convolution": _product, "stablehlo.reduce": _reduce,
+    "stablehlo.scatter": _scatter,
     "stablehlo.fft": _fft, "stablehlo.custom_call": _custom_call,
 }  # fmt: skip
