@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 import warnings
@@ -123,6 +124,12 @@ def named_arguments(explain: Callable[[str], str]) -> Callable[[Callable[Given, 
         return checked
 
     return decorate
+
+
+def check_path(path: object) -> None:
+    """Raises ArgumentError for what is no path of a file."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise ArgumentError(f"the path of a file is a str or a pathlib.Path, not {path!r:.100} of the class {type(path).__name__}")
 
 
 class UnsupportedOpError(DiscError):

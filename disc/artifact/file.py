@@ -36,7 +36,7 @@ from disc.artifact.manifest import (
 )
 from disc.artifact.output import whole_file
 from disc.artifact.pointers import POINTER, POINTER_MAGIC
-from disc.errors import ArtifactError, OutputError, printable
+from disc.errors import ArtifactError, OutputError, check_path, printable
 
 if TYPE_CHECKING:
     import hashlib
@@ -235,7 +235,9 @@ def _entry(section: Section) -> bytes:
 
 
 def system_path(path: str | os.PathLike[str]) -> bytes:
-    """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or characters that have no bytes."""
+    """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or characters that have no bytes;
+    ArgumentError for what is no path."""
+    check_path(path)
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:

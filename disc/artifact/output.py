@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from disc.errors import OutputError, printable
+from disc.errors import OutputError, check_path, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +84,7 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     """The file to replace, and its permissions; None: there is none yet."""
     from pathlib import Path  # a part of what `import disc` would cost; only what writes needs it
 
+    check_path(path)
     shown = printable(os.fsdecode(path))
     try:
         status = os.stat(path)

@@ -17,12 +17,14 @@ ONNX = os.path.join(OURS, "onnx") + os.sep  # such nodes have frames of their ow
 TORCH = os.path.dirname(torch.__file__) + os.sep
 GENERATED = "<eval_with_key>"  # code that PyTorch made of a graph
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+LAMBDA = 'File "<string>", line 1, in <lambda>'  # which PyTorch writes around a function that it traces
 
 
 @functools.lru_cache(maxsize=4096)  # a decomposition's ops share one trace
 def user_line(trace: str | None) -> tuple[str, int] | None:
     """The innermost frame outside PyTorch itself (the innermost of all when there is none outside), its file by `source_name`."""
-    frames = [(path, int(line)) for path, line in FRAME.findall(trace or "") if not path.startswith((OURS, GENERATED))]
+    found = FRAME.findall((trace or "").replace(LAMBDA, ""))
+    frames = [(path, int(line)) for path, line in found if not path.startswith((OURS, GENERATED))]
     outside = [frame for frame in frames if not frame[0].startswith(TORCH)]
     path, line = outside[-1] if outside else frames[-1] if frames else ("", 0)
     return (source_name(path), line) if path else None

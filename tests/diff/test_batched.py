@@ -146,7 +146,7 @@ def test_an_instance_that_fails() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UnsupportedFormatError, match="cannot batch a int"):
+    with pytest.raises(UnsupportedFormatError, match="cannot batch an object of the class int"):
         disc.batched(3)
     batched = by_pytorch(TreeFC(HIDDEN))
     with pytest.raises(InputTypeError, match="a list of instances, not a Tree"):

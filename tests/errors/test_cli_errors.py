@@ -240,6 +240,13 @@ def test_load_of_a_bad_file(name: str, message: str) -> None:
         disc.load(f"{name}.disc")
 
 
+@pytest.mark.parametrize("path", [None, 3, bytes, ["sum.disc"]])
+def test_what_is_no_path(executable: disc.Executable, path: object) -> None:
+    for use in (disc.load, executable.save):
+        with pytest.raises(errors.ArgumentError, match=r"the path of a file is a str or a pathlib\.Path, not .* of the class "):
+            use(path)  # pyright: ignore[reportArgumentType]
+
+
 def test_input_file_of_several_arrays(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("two.npz", a=np.ones(1), b=np.ones(1))
     assert main(["run", "sum.disc", "--input", "two.npz"]) == 1

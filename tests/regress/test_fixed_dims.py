@@ -15,6 +15,7 @@ from torch.export import Dim
 import disc
 from disc.errors import ShapeConstraintError
 from disc.frontend.exported import export_module
+from disc.frontend.locations import user_line
 
 WEIGHT = torch.randn(6, 4)
 
@@ -123,6 +124,13 @@ def test_dims_of_one_size_are_told_apart() -> None:
     assert texts[0].startswith("dim 0 of input 'x' is fixed to 6 by a condition") and texts[1].startswith(
         "dim 1 of input 'x' is fixed to 6 by unfl"
     )
+
+
+def test_a_line_of_pytorchs_own_is_no_line_of_the_user() -> None:
+    """PyTorch calls what it traces in a lambda whose file is "<string>"."""
+    trace = 'File "model.py", line 7, in forward\n  File "<string>", line 1, in <lambda>\n'
+    assert user_line(trace + f'  File "{torch.__file__}", line 3, in inner\n') == ("model.py", 7)
+    assert user_line('File "<string>", line 3, in <module>\n') == ("<string>", 3)  # python -c
 
 
 class Checked(nn.Module):

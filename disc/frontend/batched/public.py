@@ -147,7 +147,8 @@ def make_batched(model: Target, compile_block: CompileBlock, compile_product: Co
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         return cast("Target", _batched_class(model, lambda module: Batched(module, plain, trained=trained)))
     if not isinstance(model, torch.nn.Module | FunctionType):
-        raise UnsupportedFormatError(f"cannot batch a {type(model).__name__}: give a torch.nn.Module, a class of modules, or a function")
+        given = f"an object of the class {type(model).__name__}"
+        raise UnsupportedFormatError(f"cannot batch {given}: give a torch.nn.Module, a class of modules, or a function")
     return cast("Target", Batched(model, plain, trained=trained))
 
 
