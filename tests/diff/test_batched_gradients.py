@@ -289,3 +289,42 @@ def test_rows_of_weights_have_gradients_from_the_first_batch_on() -> None:
         torch.stack(batched.batch([1, 3, 3, 6], gradients=True)).sum().backward()
         assert model.table.weight.grad is not None
         assert model.table.weight.grad[:, 0].tolist() == [0, 1, 0, 2, 0, 0, 1]
+
+
+class Begun(nn.Module):
+    """Begins with what depends on weights alone, which all instances share; some end with it, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.join = nn.Embedding(7, 5), nn.Linear(10, 5)
+
+    def forward(self, words: list[int]) -> tuple[Tensor, Tensor]:
+        h = self.table.weight[0] * 2
+        for word in words:
+            h = torch.tanh(self.join(torch.cat([h, self.table.weight[word]])))
+        return h, self.join.bias + 1
+
+
+class Changed(nn.Module):
+    """Changes in place what it has computed, before and after others read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(7, 6), nn.Linear(6, 2)
+
+    def forward(self, words: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.table.weight[len(words)].clone()
+        h[0] = 1.0
+        h += 2
+        halves = h.view(2, 3)
+        halves[1].mul_(3)
+        return h, halves, self.last(h.clone())
+
+
+@pytest.mark.parametrize("kind", [Begun, Changed])
+@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_shared_beginnings_and_changes(kind: type[nn.Module], compiled: bool) -> None:
+    model = kind()
+    batched: Any = disc.batched(model, options=disc.Options(cache=False)) if compiled else by_pytorch(model)
+    for count in (1, 3, 6, 6, 2, 6):
+        check(model, batched, [[(3 * each + place) % 7 for place in range(each % 4)] for each in range(count)])

@@ -328,7 +328,7 @@ class Driver:
     def _in_order(self, what: str) -> None:
         if not self._ordered:
             raise NeedsOrder(f"the model {what}")
-        self._recorder.flush()
+        self._recorder.settle()
 
     def _refuse_change(self, what: str) -> None:
         assert self._current is not None

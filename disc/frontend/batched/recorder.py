@@ -154,6 +154,10 @@ class Recorder(_ral.Tape):
         """Computes what waits: all of it, or what `needed` needs."""
         self._execute(_ral.choose(self, needed, self._techniques.order))
 
+    def settle(self) -> None:
+        """Computes what waits, before something is changed."""
+        self.flush()
+
     def values(self, rows: Sequence[Row]) -> list[object]:
         """The values of rows that are computed, as `tolist` gives them; for those that failed, the exception."""
         found: list[object] = [None] * len(rows)

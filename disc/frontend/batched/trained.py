@@ -68,14 +68,25 @@ class GradientRecorder(Recorder):
     # --- forward ----------------------------------------------------------------------------------------------------------------
 
     def constant(self, launch: Launch) -> None:
-        """What depends on weights alone is computed once, and has gradients like anything else."""
+        """What depends on weights alone is computed once, and has gradients like anything else: those of all calls meet in its one row."""
+        known = launch.kind in self._constants
         super().constant(launch)
-        self._keep(launch.kind, [launch], None)
+        if not known:
+            self._keep(launch.kind, [launch], None)
 
     def compute(self, row: Row) -> None:
         with torch.no_grad():
             super().compute(row)
         self._attach([row])
+
+    def settle(self) -> None:
+        """What gradients need is put aside, too."""
+        super().settle()
+        self._place_all()
+
+    def _place_all(self) -> None:
+        with torch.no_grad():
+            self.place([row for each in self._noted for row in each.rows() if row.place < 0 and row.value is not None])
 
     def hand_out(self, rows: Sequence[Row]) -> None:
         self._attach(rows)
@@ -123,8 +134,7 @@ class GradientRecorder(Recorder):
 
     def before(self, count: int) -> Sequence[Launches]:
         """As of `Ran`."""
-        with torch.no_grad():
-            self.place([row for each in self._noted for row in each.rows() if row.place < 0])
+        self._place_all()
         return [each.launches() for each in self._noted[:count]]
 
     def rows_of(self, kind: RowClass) -> Tensor:
