@@ -83,10 +83,22 @@ def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True, "output_loading_info": True}
     try:
         model, loaded = loader.from_pretrained(path, config=config, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise UnsupportedFormatError(f"{path}: transformers cannot load it for {task}: {_first_line(error)}") from error
+    except Exception as error:  # also those of safetensors, and of weights that are not those of the config
+        raise UnsupportedFormatError(f"{path}: transformers cannot load it for {task}: {_first_line(error)}{_hint(path)}") from error
     _check_head(model, loaded["missing_keys"], path, task)
     return model.eval(), _steps(model, path) if generates else _examples(model, path)
+
+
+def _hint(path: Path) -> str:
+    """What the folder has instead of weights."""
+    if any(path.glob("*.safetensors")):
+        return ""
+    if (path / ARTIFACT).is_file():
+        return f"; it holds a compiled model, {ARTIFACT}, which from_pretrained of disc.hf, disc.load and disc serve take"
+    pickled = next((each.name for each in sorted(path.glob("*.bin"))), None)
+    if pickled is None:
+        return ""
+    return f"; {pickled} is pickled, and reading it could run code: where you trust it, transformers can save the model in safetensors"
 
 
 def _check_head(model: Any, missing: Iterable[str], path: Path, task: str) -> None:
@@ -109,7 +121,7 @@ def read_config(path: Path) -> transformers.PretrainedConfig:
         raise UnsupportedFormatError(f"{path} has no config.json: give the folder of a model of Hugging Face")
     try:
         return transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of whatever the file has in the places of names and numbers
         raise UnsupportedFormatError(f"{path}/config.json: {_first_line(error)}") from error
 
 

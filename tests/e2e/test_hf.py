@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +151,41 @@ def test_folders_that_do_not_do(folder: Path, saved: Path, tmp_path: Path, capsy
         DiscModelForSequenceClassification.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(BertConfig(**SMALL).to_json_string())
     torch.save({}, tmp_path / "pytorch_model.bin")  # pickled weights are not read
-    with pytest.raises(UnsupportedFormatError, match="transformers cannot load it for text-classification"):
+    with pytest.raises(
+        UnsupportedFormatError,
+        match=r"cannot load it for text-classification: .*; pytorch_model\.bin is pickled, and reading it could run code",
+    ):
         DiscModelForSequenceClassification.from_pretrained(tmp_path)
     for arguments, message in (
+        (["compile", f"hf:{saved}", "--task", "text-classification"], "; it holds a compiled model, model.disc, which from_pretrained of"),
         (["compile", f"hf:{folder}"], "needs --task, such as"),
         (["compile", f"hf:{folder}", "--task", "poetry"], "there is no task 'poetry'"),
         (["compile", "tests.models:mlp", "--task", "fill-mask"], "--task is for hf:FOLDER"),
     ):
         assert main([*arguments, "-o", str(tmp_path / "x.disc")]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", lambda whole: whole[:1000], "transformers cannot load it for text-classification: Error while deserializing"),
+        ("model.safetensors", lambda whole: b"", "transformers cannot load it for text-classification: "),
+        (
+            "config.json",
+            lambda whole: whole.replace(b'"hidden_size": 32', b'"hidden_size": 64'),
+            "cannot load it for text-classification: ",
+        ),
+        ("config.json", lambda whole: whole.replace(b'"hidden_size": 32', b'"hidden_size": "x"'), r"config\.json: "),
+        ("config.json", lambda whole: whole[:50], r"config\.json: .*is not a valid JSON file"),
+        ("config.json", lambda whole: b"[]", r"config\.json: "),
+    ],
+)
+def test_damaged_files_of_a_folder(folder: Path, tmp_path: Path, name: str, content: Callable[[bytes], bytes], words: str) -> None:
+    shutil.copytree(folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / name).write_bytes(content((folder / name).read_bytes()))
+    with pytest.raises(UnsupportedFormatError, match=words):
+        DiscModelForSequenceClassification.from_pretrained(tmp_path / "damaged")
 
 
 def test_code_in_a_folder_is_not_run(folder: Path, tmp_path: Path) -> None:
