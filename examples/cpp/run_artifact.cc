@@ -2,11 +2,12 @@
 #include <ral.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <numeric>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,10 +32,20 @@ std::vector<int64_t> sizes_of(const std::string& text) {
   while (*at) {
     char* end = nullptr;
     sizes.push_back(std::strtoll(at, &end, 10));
-    if (end == at) throw std::runtime_error("'" + text + "' is no set of sizes such as 2x17");
-    at = *end == 'x' ? end + 1 : end;
+    const bool more = *end == 'x' && end[1];
+    if (end == at || sizes.back() < 0 || (*end && !more)) throw std::runtime_error("'" + text + "' is no set of sizes such as 2x17");
+    at = more ? end + 1 : end;
   }
   return sizes;
+}
+
+size_t bytes_of(const std::vector<int64_t>& sizes, int64_t element) {
+  int64_t bytes = element;
+  for (const int64_t size : sizes) {
+    if (size && bytes > INT64_MAX / size) throw std::bad_alloc();
+    bytes *= size;
+  }
+  return static_cast<size_t>(bytes);
 }
 
 // An input: its data and sizes live as long as it does.
@@ -44,13 +55,12 @@ struct Input {
   ral_tensor tensor{};
 
   Input(const ral_value_info& info, std::vector<int64_t> given) : sizes(std::move(given)) {
-    const int64_t count = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-    data.resize(static_cast<size_t>(count * ral_dtype_size(info.dtype)));
+    data.resize(bytes_of(sizes, ral_dtype_size(info.dtype)));
     if (info.dtype == RAL_F32) {
-      std::vector<float> values(static_cast<size_t>(count), 0.5f);
+      std::vector<float> values(data.size() / sizeof(float), 0.5f);
       std::memcpy(data.data(), values.data(), data.size());
     } else if (info.dtype == RAL_I64) {
-      std::vector<int64_t> values(static_cast<size_t>(count), 1);
+      std::vector<int64_t> values(data.size() / sizeof(int64_t), 1);
       std::memcpy(data.data(), values.data(), data.size());
     } else {
       throw std::runtime_error(std::string(info.name) + " is of " + ral_dtype_name(info.dtype) + ": this example fills f32 and i64");
@@ -102,6 +112,9 @@ int main(int argc, char** argv) {
   try {
     run(argc, argv);
     return 0;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "there is not enough memory for these sizes\n");
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

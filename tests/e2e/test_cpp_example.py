@@ -65,7 +65,8 @@ def test_it_gives_what_python_gives(program: Path, artifact: Path) -> None:
     [
         (["2x5"], "the model takes 2 inputs"),
         (["2x5", "2x4"], "dim 1 of input 'weights' must equal dim 1 of input 'ids'"),
-        (["2x5", "axb"], "'axb' is no set of sizes such as 2x17"),
+        *((["2x5", text], f"'{text}' is no set of sizes such as 2x17") for text in ("axb", "-1x5", "2x", "2y5", "2xx5")),
+        (["9999999999x9999999999", "2x5"], "there is not enough memory for these sizes"),
     ],
 )
 def test_mistakes(program: Path, artifact: Path, sizes: list[str], message: str) -> None:
