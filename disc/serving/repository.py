@@ -168,6 +168,8 @@ class Repository:
         if not folder.models:
             why = "".join(f"\n  - {text}" for text in folder.ignored[:20])
             problem = f"{self._paths[0]} has no model: expected NAME{SUFFIX} or NAME/VERSION/{FILE_NAME}, such as bert/1/{FILE_NAME}{why}"
+            if any((version / FILE_NAME).is_file() for version in self._paths[0].iterdir() if version.name.isdecimal()):
+                problem += f"\n{self._paths[0]} is a model's own folder: give the one around it"
         elif unknown:
             problem = f"[models.{unknown[0]}]: there is no such model; there are {', '.join(folder.models)}"
         if problem and not self._settings.admin:

@@ -6,6 +6,7 @@ description in the JSON Schema (`disc serve --schema`) and in docs/settings.md. 
 
 from __future__ import annotations
 
+import re
 import time
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails, core_schema
 
-from disc.config import MAX_GRAPHS
+from disc.config import MAX_GRAPHS, MAX_THREADS
 from disc.errors import ConfigurationError, TargetError, did_you_mean, nearest
 from disc.ral.gpu_programs import device_code
 
@@ -43,11 +44,19 @@ def _device_name(text: str) -> str:
     return text
 
 
+def _url(text: str) -> str:
+    if not re.match(r"https?://[^/]", text):
+        raise ValueError('must be a URL such as "http://127.0.0.1:4318"')
+    return text
+
+
 # Strict: TOML has types of its own, "8" is no number and 1 is not true. A whole number is a float as well.
 Flag = Annotated[bool, Strict()]
 String = Annotated[str, Strict()]
 FileName = Annotated[str, Strict(), AfterValidator(_file_name)]
 DeviceName = Annotated[str, Strict(), AfterValidator(_device_name)]
+Url = Annotated[str, Strict(), AfterValidator(_url)]
+Threads = Annotated[int, Strict(), Field(ge=0, le=MAX_THREADS)]
 Graphs = Annotated[int, Strict(), Field(ge=0, le=MAX_GRAPHS)]
 Count = Annotated[int, Strict(), Field(ge=0)]
 Positive = Annotated[int, Strict(), Field(ge=1)]
@@ -154,7 +163,7 @@ class ModelSettings:
     """requests that may wait; more are refused"""
     concurrency: Positive = 1
     """calls at the same time"""
-    threads: Count = 0
+    threads: Threads = 0
     """per call; 0: as the executable was loaded"""
     device: DeviceName | None = None
     """"cpu", "cuda", or "cuda:N" for one of several GPUs; without it what the file has code for, CPUs first"""
@@ -213,7 +222,7 @@ class Access:
 class Tracing:
     """OpenTelemetry traces."""
 
-    endpoint: String | None = None
+    endpoint: Url | None = None
     """of an OTLP collector over HTTP, "http://127.0.0.1:4318"; without it as the OTEL_* variables say"""
     service: String | None = None
     """its name in the traces, unless OTEL_SERVICE_NAME says"""

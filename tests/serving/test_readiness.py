@@ -125,6 +125,9 @@ def test_what_cannot_be_served_is_said_and_ends_the_command(tmp_path: Path) -> N
     (tmp_path / "flat" / "notes.txt").write_text("")
     done = serve(str(tmp_path / "flat"))
     assert done.returncode == 1 and "bert: it is neither a .disc file nor a folder of VERSION/model.disc" in done.stderr
+    place(tmp_path / "around", "bert")
+    done = serve(str(tmp_path / "around" / "bert"))
+    assert done.returncode == 1 and done.stderr.endswith("bert is a model's own folder: give the one around it\n"), done.stderr
     place(tmp_path / "models", "broken", b"nothing")
     done = serve(str(tmp_path / "models"))
     assert done.returncode == 1 and "model 'broken' cannot be served" in done.stderr and "Traceback" not in done.stderr

@@ -44,6 +44,8 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"models": {"a": {"sequence": {"length": "x.1", "mask": "m", "pad": {"x": "0"}}}}}, "models.a.sequence.pad.x must be of type float, not str"),
     ({"models": {"a": {"copy": "no"}}}, "models.a.copy must be one of 'when_needed', 'always' or 'never', not 'no'"),
     ({"defaults": {"text": {"tokenizer": ".."}}}, "defaults.text.tokenizer must be the name of a file in the model's folder, not '..'"),
+    ({"tracing": {"endpoint": "collector:4318"}}, "tracing.endpoint must be a URL such as \"http://127.0.0.1:4318\", not 'collector:4318'"),
+    ({"defaults": {"threads": 2000}}, "defaults.threads must be at most 1024, not 2000"),
     ({"limits": {"held_bytes": 1}}, "limits.held_bytes must not be less than limits.message_bytes"),
     ({"models": {"a": {"priority_levels": 3}}}, "models.a.default_priority, 5, must not be more than priority_levels, 3"),
 ]  # fmt: skip
