@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ MAGIC = b"DISC\r\n\x1a\n"
 PAGE = 4096  # bytes: the weights section, so that it can be mapped
 WEIGHTS_CHUNK = 16 << 20  # bytes: the hash of the weights is the hash of the hashes of such chunks
 
+MODELS = (".pt2", ".onnx", ".mlir", ".mlirbc")  # the suffixes of what becomes an artifact
 FOLDER = "a folder, not an artifact: give a .disc file; what disc.hf has saved, its from_pretrained loads"
 
 _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, reserved 0
@@ -234,6 +236,13 @@ def _entry(section: Section) -> bytes:
 # ---- Reading ----------------------------------------------------------------------------------------------------------------------
 
 
+def hint(path: str | os.PathLike[str]) -> str:
+    """What to do with a path that names a model and no artifact; "" for any other."""
+    name = shown_path(path)
+    is_factory = re.fullmatch(r"[\w.]+:\w+", name) is not None and not os.path.exists(path)
+    return f"; disc compile {name} makes an artifact of it" if is_factory or name.endswith(MODELS) else ""
+
+
 def system_path(path: str | os.PathLike[str]) -> bytes:
     """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or characters that have no bytes;
     ArgumentError for what is no path."""
@@ -411,7 +420,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         descriptor = os.open(system_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
     except OSError as error:
-        raise ArtifactError(f"'{shown_path(path)}': cannot be opened: {error.strerror}") from error
+        raise ArtifactError(f"'{shown_path(path)}': cannot be opened: {error.strerror}{hint(path)}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -424,7 +433,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         raise ArtifactError(f"'{shown_path(path)}': cannot be read: {error.strerror}") from error
     except ArtifactError as error:
-        raise ArtifactError(f"'{shown_path(path)}': {error}") from None
+        raise ArtifactError(f"'{shown_path(path)}': {error}{hint(path)}") from None
 
 
 def _read_table(file: _Bytes, size: int | None = None) -> tuple[int, list[Section]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from disc.artifact.file import MODELS as READ
 from disc.artifact.pointers import check_pointer
 from disc.errors import UnsupportedFormatError
 from disc.ral.executable import Executable
 
-READ = (".pt2", ".onnx", ".mlir", ".mlirbc")
 OF_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 LOADING = "make the module, load_state_dict() these into it, and give the module"
 

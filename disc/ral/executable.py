@@ -627,9 +627,11 @@ def load(
     try:
         context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
     except ArtifactError as error:
-        if not os.path.isdir(path):
-            raise
-        raise ArtifactError(f"'{artifact.shown_path(path)}': {artifact.FOLDER}") from error
+        if os.path.isdir(path):
+            raise ArtifactError(f"'{artifact.shown_path(path)}': {artifact.FOLDER}") from error
+        if hint := artifact.hint(path):
+            raise ArtifactError(f"{error}{hint}") from None
+        raise
     except TargetError:
         from disc.ral.block_files import has_blocks, load_blocks
 

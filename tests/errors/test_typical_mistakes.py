@@ -72,7 +72,7 @@ dynamic_shapes, or give disc.compile the module
         TargetError: dtype="int8" is for CPUs, not for sm_90: choose "bf16" or "f16", or leave the GPU out
     """,
     "a_file_of_other_things": """
-        ArtifactError: 'model.onnx': header: not a disc artifact
+        ArtifactError: 'model.onnx': header: not a disc artifact; disc compile model.onnx makes an artifact of it
     """,
     "a_class_in_place_of_a_model": """
         UnsupportedFormatError: Encoder is a class, not a model: give one of its objects, such as Encoder(...).eval()
