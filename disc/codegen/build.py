@@ -23,7 +23,7 @@ from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices, lookups
 from disc.codegen.plan.kernel import Kernel, Lookup
 from disc.codegen.plan.listing import Assembled, Listing, Means
-from disc.codegen.steps import StepMaker, ValueOf, weight_value
+from disc.codegen.steps import StepMaker, ValueOf, run_by, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.errors import CompilerBug
 from disc.ir.graph import Node, Snapshot
@@ -104,11 +104,23 @@ class _Reader:
         self.functions = read_functions(module, snapshot)
         self.body = self.functions["main"]
         self.sources = {name: read_source(text) for name, text in self.env.sources.items() if text != KERNEL}
-        self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}  # in the order of the program
-        self._known_with: dict[int, ModuleEnv] = {}
+        found = list(self._binding("main", frozenset()))
+        self.binding = {str(node.attrs["symbol"]): node for node, _ in found}  # in the order of the program
+        self._bound_with = {str(node.attrs["symbol"]): known for node, known in found}
+        self._known_with: dict[frozenset[str], ModuleEnv] = {}
         self.fusions = read_fusions(module, self.env, self.functions)
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
+
+    def _binding(self, name: str, before: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
+        """The ops that bind sizes, of a function and of those that its control flow runs, each with the sizes that are bound whenever it
+        has run. before: those that are when the function begins."""
+        for node in self.functions[name].nodes:
+            if node.op in BINDING:
+                before |= {str(node.attrs["symbol"])}
+                yield node, before
+            for inner in run_by(node):
+                yield from self._binding(inner, before)
 
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, Listing]:
         """The program and the text of all its code for one target."""
@@ -289,13 +301,13 @@ class _Reader:
 
     def _env_with(self, sizes: Sequence[Dim]) -> ModuleEnv:
         """What has been checked before a kernel runs that needs these sizes and no later ones."""
-        names = list(self.binding)
-        count = max((number + 1 for number, name in enumerate(names) if any(name in size.symbols() for size in sizes)), default=0)
-        if count == len(names):
+        late = (self._bound_with[name] for name in self.binding if any(name in size.symbols() for size in sizes))
+        known = frozenset[str]().union(*late)
+        if len(known) == len(self.binding):
             return self.env
-        if count not in self._known_with:
-            self._known_with[count] = load_env(self.module, names[count:])
-        return self._known_with[count]
+        if known not in self._known_with:
+            self._known_with[known] = load_env(self.module, [name for name in self.binding if name not in known])
+        return self._known_with[known]
 
     def _describe(self, size: Dim) -> str:
         """An expression in words: symbols become "dim 1 of input 'ids'"."""

@@ -140,3 +140,9 @@ class StepMaker:
 def weight_value(node: Node) -> Value:
     """What a weight is in memory."""
     return Value(weight_name(str(node.attrs["name"])), node.element, node.dims)
+
+
+def run_by(node: Node) -> list[str]:
+    """The functions that an op of control flow runs."""
+    names = [str(node.attrs[name]) for name in ("condition", "body") if node.op == WHILE and name in node.attrs]
+    return [name.removeprefix("@") for name in (*names, *(node.texts("branches") if node.op == CASE else ()))]

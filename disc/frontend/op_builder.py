@@ -163,11 +163,7 @@ class OpBuilder:
 
         size: what PyTorch calls it: a symbol gets its meaning here, what is known already is checked in every call; None: it has no name.
         what: it, in words of messages; most, least: what it is never above or below, which is checked as well.
-
-        Raises: RuleError in a branch or a loop.
         """
-        if ir.InsertionPoint.current.block.owner.operation.name != "func.func":
-            raise RuleError("a size that depends on data, in a branch or a loop: compute it before")
         new = size is not None and self.is_unknown(size)
         symbol = size if new else sympy.Symbol(f"made{len(self.sizes.late)}", integer=True)
         assert isinstance(symbol, sympy.Symbol)

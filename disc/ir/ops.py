@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,15 @@ def function_blocks(module: ir.Module) -> list[ir.Block]:
 def block_ops(block: ir.Block) -> list[ir.Operation]:
     """The operations of a block, in a list that survives their removal."""
     return [op.operation for op in block.operations]
+
+
+def all_ops(block: ir.Block) -> Iterator[ir.Operation]:
+    """The operations of a block, those of regions behind the op that has them."""
+    for op in block_ops(block):
+        yield op
+        for region in op.regions:
+            for inner in region.blocks:
+                yield from all_ops(inner)
 
 
 def terminator_of(block: ir.Block) -> ir.Operation:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache
 
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
-from disc.ir.control import check_control
+from disc.ir.control import callees, check_control
 from disc.ir.op_table import BINDING, CONTROL, OPS, PRODUCTS
 from disc.ir.ops import DYNAMIC, block_ops, dims_of, function_blocks, functions_of, location_text, main_block, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
@@ -144,22 +144,33 @@ def _check_signature(function: ir.Operation) -> None:
 
 
 def _check_bound(module: ir.Module) -> None:
-    """Every symbol that an op binds is bound by one op, before any value has a dim that depends on it."""
+    """Every symbol that an op binds is bound by one op, before any value has a dim that depends on it; in a function that control flow
+    runs, for that function alone."""
     made = [op for op in module.body.operations if "source" in op.operation.attributes and string_attr(op.operation, "source") == KERNEL]
     if not made:
         return
     env = load_env(module)
-    waiting = set(env.made)
-    for op in block_ops(main_block(module)):
+    blocks = {string_attr(function, "sym_name"): function.regions[0].blocks[0] for function in functions_of(module)}
+    left = _check_bound_in(main_block(module), blocks, env, set(env.made))
+    if left:
+        raise CompilerBug(f"no op binds {sorted(left)[0]}")
+
+
+def _check_bound_in(block: ir.Block, blocks: Mapping[str, ir.Block], env: ModuleEnv, waiting: set[str]) -> set[str]:
+    """waiting: the symbols that no op has bound yet. Returns those that none has bound behind the block, or in it."""
+    waiting, left = set(waiting), set(waiting)
+    for op in block_ops(block):
         early = sorted({name for result in op.results for dim in dims_of(result, env) for name in dim.symbols()} & waiting)
         if early:
             raise CompilerBug(f"{op.name} at {location_text(op)} stands before {early[0]}, which its result has, is bound")
+        for name in callees(op):
+            left &= _check_bound_in(blocks[name], blocks, env, left)
         bound = string_attr(op, "symbol") if op.name in BINDING else None
-        if bound is not None and bound not in waiting:
+        if bound is not None and bound not in left:
             raise CompilerBug(f"{op.name} at {location_text(op)} binds {bound}, which is bound already, or no symbol of data")
         waiting.discard(bound or "")
-    if waiting:
-        raise CompilerBug(f"no op binds {sorted(waiting)[0]}")
+        left.discard(bound or "")
+    return left
 
 
 # --- symbols ----------------------------------------------------------------------------------------------------------

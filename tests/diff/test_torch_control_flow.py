@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
 from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
@@ -69,15 +73,57 @@ def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
             torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)
 
 
-class Selecting(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda a: a[a > 0].sum(), lambda a: a.sum(), (x,))
+def _repeated(x: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, step(x)), (torch.tensor(0), x))[1]
 
 
-def test_a_size_from_data_in_a_branch_is_refused_with_the_line_of_the_branch() -> None:
-    line = Selecting.forward.__code__.co_firstlineno + 1
-    with pytest.raises(UnsupportedOpError, match=rf"aten.index.Tensor at test_torch_control_flow.py:{line}: .* in a branch or a loop"):
-        disc.compile(Selecting(), (torch.randn(6, 4),))
+def _if_positive(x: Tensor, then: Callable[[Tensor], Tensor], otherwise: Callable[[Tensor], Tensor] = torch.sum) -> Tensor:
+    return torch.cond(x.sum() > 0, then, otherwise, (x,))
+
+
+# Sizes that depend on data, in a branch or a loop.
+SELECTING: dict[str, Callable[[Tensor], Tensor]] = {
+    "mask": lambda x: _if_positive(x, lambda a: a[a > 0].sum(), lambda a: a[a < 0].exp().sum()),
+    "places": lambda x: _if_positive(x, lambda a: a.nonzero().sum() + a.sum()),
+    "number": lambda x: _if_positive(x, lambda a: torch.full((), (a > 0.5).nonzero().shape[0]) * 1.0),
+    "unique": lambda x: _if_positive(x, lambda a: torch.unique(a.round()).sum()),
+    "twice": lambda x: _if_positive(x, lambda a: (a[a > 0] * a[a > 0].exp()).sum()),
+    "inner": lambda x: _if_positive(x, lambda a: torch.cond(a.norm() > 3, lambda b: b[b > 1].sum(), lambda b: b[b > 0].sum(), (a,))),
+    "of one before": lambda x: torch.cond(x.sum() > 0, lambda a: (a * 2).sum(), lambda a: a[a < -0.5].sum(), (x[x.abs() > 0.1],)),
+    "loop": lambda x: _repeated(x, lambda a: a * 0.5 + a[a > 0].sum()),
+    "rows in a loop": lambda x: _repeated(x, lambda a: a * 0.5 + (a[a[:, 0] > 0].t() @ a[a[:, 0] > 0]).sum() * 0.01),
+    "counted": lambda x: while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + torch.arange(i.item() + 1).sum()), (torch.tensor(0), x))[1],
+    "each row": lambda x: map_rows(lambda row, *_: torch.sort(row[row > 0])[0].cumsum(0).sum(), x),
+    "carried": lambda x: scan(lambda c, row: (c + row[row > 0].sum(), c * 1), torch.zeros(()), x)[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SELECTING)
+def test_sizes_from_data_in_branches_and_loops(name: str, tmp_path: Path) -> None:
+    function = SELECTING[name]
+    executable = disc.compile(lambda x: function(x), (torch.randn(6, 4),))
+    executable.save(tmp_path / "model.disc")
+    loaded = disc.load(tmp_path / "model.disc")
+    for shape in [(3, 5), (1, 1), (7, 2), (23, 17)]:
+        for x in (torch.randn(shape), -torch.randn(shape).abs(), torch.randn(shape).abs(), torch.zeros(shape)):
+            wanted = function(x)
+            torch.testing.assert_close(executable(x), wanted, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(loaded(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+REFUSED_SIZES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "other sizes": (lambda x: _if_positive(x, lambda a: (a[a > 0] + a.flatten()).sum()), "in a branch or a loop it may be 0"),
+    "one element": (lambda x: _if_positive(x, lambda a: a[a > 0].amax()), "in a branch or a loop it may be 0"),
+    "condition": (lambda x: while_loop(lambda a: a[a > 0].sum() > 1, lambda a: (a * 0.5,), (x,))[0], "in the condition of a loop"),
+    "result": (lambda x: _if_positive(x, lambda a: a[a > 0], lambda a: a[a < 0]), "depends on data"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_SIZES)
+def test_sizes_of_branches_and_loops_that_reach_outside_are_refused(name: str) -> None:
+    function, reason = REFUSED_SIZES[name]
+    with pytest.raises(UnsupportedOpError, match=rf"test_torch_control_flow.py:\d+: .*{reason}"):
+        disc.compile(lambda x: function(x), (torch.randn(6, 4),))
 
 
 def test_functions_that_were_traced_before() -> None:

@@ -23,7 +23,7 @@ from disc.artifact.bounds import SHARED
 from disc.errors import ShapeConstraintError
 from disc.ir.graph import Attribute, Node, Snapshot
 from disc.ir.op_table import BINDING, OPS, VIEWS, Kind, rules_by_op
-from disc.ir.ops import block_ops, location_text, main_block, string_attr
+from disc.ir.ops import block_ops, function_blocks, location_text, main_block, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.reads import Map, dims_in, numbers_of
 from disc.ir.stages import load_env
@@ -142,7 +142,7 @@ def _with_equal_first_dims(module: ir.Module, shared: frozenset[int]) -> tuple[M
 
 def _check_sizes(module: ir.Module) -> None:
     """A size that all rows together decide is another one for several requests."""
-    made = next((op for op in block_ops(main_block(module)) if op.name in BINDING), None)
+    made = next((op for block in function_blocks(module) for op in block_ops(block) if op.name in BINDING), None)
     if made is not None:
         what = string_attr(made, "what") if "what" in made.attributes else "a size"
         raise NotIndependent(f"{what} at {location_text(made)} depends on data")

@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.control import WHILE, body_blocks
-from disc.ir.op_table import ELEMENTWISE, MADE, STRUCTURAL, VIEWS, Kind, of_kind
+from disc.ir.op_table import BINDING, ELEMENTWISE, MADE, STRUCTURAL, VIEWS, Kind, of_kind
 from disc.ir.ops import block_ops, build, function_blocks, int_attr, replace_op, terminator_of
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import erase_dead, producer
@@ -81,6 +81,8 @@ def _frontier(value: ir.Value, fixed: dict[ir.Value, bool]) -> list[ir.Value]:
 def _hoist(loop: ir.Operation) -> None:
     carried = int_attr(loop, "carried")
     body = body_blocks(loop)[-1]
+    if any(op.name in BINDING for op in block_ops(body)):
+        return  # what has a size that an iteration binds stays in it
     moved = invariants(body, carried)
     if not moved:
         return

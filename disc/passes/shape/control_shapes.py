@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
 from disc.errors import ShapeConstraintError
 from disc.ir.op_table import BINDING
-from disc.ir.ops import block_ops, is_tensor, terminator_of
+from disc.ir.ops import all_ops, block_ops, is_tensor, terminator_of
 from disc.shapes import Dim, Truth
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ def while_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     carried = [shapes.dims[operand] for operand in op.operands]
     for region in op.regions:
         _walk(shapes, region.blocks[0], carried)
+    for inner in all_ops(op.regions[0].blocks[0]):
+        if inner.name in BINDING:
+            shapes.refuse(inner, "a size that depends on data, in the condition of a loop")
     returned = [shapes.dims[operand] for operand in terminator_of(op.regions[1].blocks[0]).operands]
     for number, (before, after) in enumerate(zip(carried, returned, strict=True)):
         for axis, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -47,6 +50,9 @@ def branch_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
         _walk(shapes, region.blocks[0], [])
         returned.append([shapes.dims[operand] for operand in terminator_of(region.blocks[0]).operands])
     first, *others = returned
+    own = {name for region in op.regions for name in _bound_in(shapes, region.blocks[0])}
+    if any(own & set(dim.symbols()) for dims in first for dim in dims):
+        raise ShapeConstraintError("the size of a result is known in its branch alone")
     for number, dims in enumerate(first):
         for other in others:
             for axis, (one, another) in enumerate(zip(dims, other[number], strict=True)):
@@ -57,13 +63,19 @@ def branch_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return first
 
 
+def _bound_in(shapes: Shapes, block: ir.Block) -> Iterator[str]:
+    """The symbols that ops of a region bind."""
+    for op in all_ops(block):
+        if op.name in BINDING:
+            size = shapes.made[op.results[0]].item()
+            assert isinstance(size, Dim)
+            yield from size.symbols()
+
+
 def _walk(shapes: Shapes, block: ir.Block, dims: Sequence[Dims]) -> None:
     for argument, given in zip(block.arguments, dims, strict=True):
         shapes.dims[argument] = shapes.meet(given, argument)
     for op in block_ops(block)[:-1]:
-        if op.name in BINDING:
-            shapes.refuse(op, "a size that depends on data, inside a branch or a loop")
-            continue
         shapes.visit(op)
     for operand in filter(is_tensor, terminator_of(block).operands):
         assert operand in shapes.dims

@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError
 from disc.ir.op_table import BINDING
-from disc.ir.ops import block_ops, main_block, main_function, shape_of, string_attr
+from disc.ir.ops import all_ops, main_block, main_function, shape_of, string_attr
 from disc.ir.symbols import KERNEL, ModuleEnv, Requirement
 from disc.passes.shape.host_values import HostValue, scalar
 from disc.shapes import Dim, parse_condition, parse_dim
@@ -121,7 +121,7 @@ class _Reader:
         An equality that holds a symbol is solved for the one declared last: so none of an input becomes one of a kernel.
         """
         found: dict[ir.Value, HostValue] = {}
-        for op in block_ops(main_block(self.env.module)):
+        for op in all_ops(main_block(self.env.module)):
             if op.name not in BINDING:
                 continue
             name = string_attr(op, "symbol")

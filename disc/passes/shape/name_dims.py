@@ -23,15 +23,17 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.errors import CompilerBug, UnsupportedOpError
-from disc.ir.ops import block_ops, main_block
+from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
+from disc.ir.ops import block_ops, location_text, main_block, string_attr
 from disc.ir.passes import CompileState, Pass
+from disc.ir.rewriting import producer
 from disc.ir.stages import store_env
 from disc.ir.symbols import ModuleEnv, Requirement
 from disc.passes.shape.input_symbols import InputSizes, declare_inputs
 from disc.passes.shape.named_form import NamedForm
 from disc.passes.shape.outline import outline
 from disc.passes.shape.shape_rules import Shapes
+from disc.shapes import Dim
 
 # Each round uses the facts that the round before found further down; real programs need two.
 MAX_ROUNDS = 8
@@ -47,14 +49,49 @@ class NameDims(Pass):
         inputs = declare_inputs(module, env)
         later = [requirement for requirement in inputs.conditions if not _teaches(env, requirement)]
         shapes = infer_shapes(module, env, inputs)
+        for requirement in later if not shapes.unsupported else ():
+            env.require(requirement)
+        shapes.unsupported += _leaking(module, env, inputs)
         if shapes.unsupported:
             raise UnsupportedOpError(shapes.unsupported)
-        for requirement in later:
-            env.require(requirement)
         _count(module, env, inputs.conditions)
         store_env(module, env)
         NamedForm(module, shapes, env).rewrite()
         outline(module)
+
+
+def _leaking(module: ir.Module, env: ModuleEnv, inputs: InputSizes) -> list[UnsupportedOp]:
+    """The sizes of regions, where data give them, on which more rests than what is computed there.
+
+    Such a size is checked where it is bound, in calls that take the branch. Facts hold for the whole program, so none may follow from it
+    about other sizes: it may be 0, be bounded from above, and stand in relations to sizes of the same region.
+    """
+    own: dict[str, tuple[ir.Operation, ir.Block]] = {}
+    for value, size in inputs.made.items():
+        op, symbol = producer(value), size.item()
+        assert op is not None and isinstance(symbol, Dim)
+        if op.block != main_block(module):
+            own |= {name: (op, op.block) for name in symbol.symbols()}
+
+    def is_apart(size: Dim, name: str) -> bool:
+        return all(each in own and own[each][1] == own[name][1] for each in size.symbols())
+
+    def says_nothing(size: Dim, name: str) -> bool:
+        symbol = Dim.symbol(name)
+        return size.coefficient(symbol) == -1 and own.keys().isdisjoint((size + symbol).symbols())
+
+    found: dict[str, UnsupportedOp] = {}
+    for name, (op, _) in own.items():
+        low = env.range(Dim.symbol(name))[0]
+        apart = (low is None or low <= 0) and is_apart(env.simplify(Dim.symbol(name)), name)
+        for kind, size in env.premises():
+            if name in size.symbols() and size != Dim.symbol(name) and not is_apart(size, name):
+                apart = apart and kind == "is not negative" and says_nothing(size, name)
+        if not apart:
+            place = location_text(op)
+            what = string_attr(op, "what").removesuffix(f" at {place}") if "what" in op.attributes else op.name
+            found.setdefault(place, UnsupportedOp(what, "in a branch or a loop it may be 0, and other sizes may not depend on it", place))
+    return list(found.values())
 
 
 def _teaches(env: ModuleEnv, requirement: Requirement) -> bool:
