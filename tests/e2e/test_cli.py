@@ -16,10 +16,11 @@ import torch
 import disc
 from disc import errors
 from disc.artifact import file as artifact
+from disc.artifact.cache import open_kernels
 from disc.cli import main as cli
 from disc.cli.machine import EXTRAS
 from disc.cli.main import main
-from disc.config import Options
+from disc.config import Options, read_environment
 from disc.speculation.tree import read_tree
 from tests.e2e.commands import output_json
 
@@ -280,7 +281,9 @@ def test_cache_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
     assert main(["cache", "verify"]) == 1
     assert not path.exists()
     assert main(["compile", "scaled_factory:build", "-o", "cached.disc"]) == 0
-    assert output_json(capsys, "cache", "clear")["removed"] == 1
+    kernels = open_kernels(read_environment())
+    kernels.store("0" * 64, lambda path: artifact.write_bytes(path, b"code for a GPU"))
+    assert output_json(capsys, "cache", "clear")["removed"] == 2 and not kernels.entries()
     assert output_json(capsys, "cache", "ls")["entries"] == []
 
 
