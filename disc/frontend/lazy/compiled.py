@@ -32,7 +32,20 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, with_autograd
-from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, PASSES, SET_GRADIENT, Input, Value, filled, references, scaled
+from disc.frontend.lazy.calls import (
+    BACKWARD,
+    DETACHING,
+    GRADIENT,
+    GRADIENTS_OF,
+    PASSES,
+    RECURRENT,
+    SET_GRADIENT,
+    Input,
+    Value,
+    filled,
+    references,
+    scaled,
+)
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
@@ -114,7 +127,9 @@ class _Tracing:
 
     def _check_inputs(self) -> None:
         run = self.run
-        goes_on = any(each.requires_grad and not each.is_leaf for each in self.tensors)
+        taken = {each.number for step in self.steps if step.context.grad and step.func not in DETACHING
+                 for each in references((step.args, step.kwargs)) if isinstance(each, Input)}  # fmt: skip
+        goes_on = any(each.requires_grad and not each.is_leaf and number in taken for number, each in enumerate(self.tensors))
         if goes_on and any(step.func in PASSES for step in self.steps):
             raise NotCompiledError("gradients go on into what was computed before the trace")
         shared = [n for n, each in enumerate(self.tensors) if run.first_in(each.untyped_storage()._cdata) != n]
@@ -383,6 +398,7 @@ def _freed(steps: Sequence[Step], makers: Mapping[int, tuple[int, Step]]) -> set
             if number not in found:
                 found.add(number)
                 maker = makers[number][1]
+                found.update(_made_by(maker) if maker.func in RECURRENT else ())  # the last state comes of the same gates
                 pending += [each.number for each in references((maker.args, maker.kwargs)) if isinstance(each, Value)]
     return found
 

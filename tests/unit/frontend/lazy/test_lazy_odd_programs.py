@@ -300,3 +300,31 @@ def test_within_inference_mode() -> None:
             assert not y.requires_grad
             assert total == pytest.approx(y.sum().item(), abs=1e-5)
     assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_a_state_that_is_carried_on_is_compiled() -> None:
+    """Truncated backpropagation through time: what a step begins with is cut off from the step before."""
+    torch.manual_seed(0)
+    layers = [nn.LSTM(4, 4) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in layers]
+
+    def step(number: int, count: int, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        optimizers[number].zero_grad()
+        before = None if state is None else (state[0].detach(), state[1].detach())
+        y, after = layers[number](rows(count + 2).unsqueeze(1), before)
+        y.square().mean().backward()
+        optimizers[number].step()
+        return after
+
+    state, lazy_state = None, None
+    for count in SIZES:
+        state = step(0, count, state)
+        with disc.lazy():
+            lazy_state = step(1, count, lazy_state)
+        torch.testing.assert_close(plain(lazy_state), plain(state), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(list(layers[1].parameters()), list(layers[0].parameters()), rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits > 1 and not disc.lazy.stats().refused, disc.lazy.stats()
+    assert lazy_state is not None
+    with pytest.raises(RuntimeError, match="second time"):
+        lazy_state[1].sum().backward()
