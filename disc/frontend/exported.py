@@ -100,6 +100,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
 
 def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
+    program = _without_transforms(program)
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     fixed_dims, row_major = program.graph_module.meta.get(FIXED_DIMS, ()), program.graph_module.meta.get(ROW_MAJOR, {})
@@ -478,9 +479,33 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     reads.check()
+    program = _without_transforms(program)
     program.graph_module.meta[ROW_MAJOR] = reads.rows
     _record(program, shapes, [*recorder.recorded, *reads.decisions])
     return program, forms, kept
+
+
+TRANSFORMS = "torch._functorch.predispatch"  # the module of what stands for `torch.func` in a graph: `vmap`, whose batch is a dim behind it
+
+
+def _without_transforms(program: ExportedProgram) -> ExportedProgram:
+    """The program with what `torch.func.vmap` makes of its function in its place.
+
+    Raises: UnsupportedOpError for derivatives, of whose trace PyTorch keeps neither what they are taken of nor in which direction.
+    """
+    found = [node for node in program.graph.nodes if getattr(node.target, "__module__", None) == TRANSFORMS]
+    if not found:
+        return program
+    derived = [node for node in found if not any(word in node.target.__name__ for word in ("vmap", "batch_dim", "decompositions"))]
+    if derived:
+        reason = 'a derivative of torch.func is not traced by torch.export; torch.compile(model, backend="disc") compiles it'
+        raise UnsupportedOpError([UnsupportedOp("torch.func.grad, vjp, jvp or jacrev", reason, line_text(derived[0]))])
+    meta = program.graph_module.meta
+    with warnings.catch_warnings(), sizes_from_two(), located(), dense_views():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions({})
+    program.graph_module.meta |= meta
+    return program
 
 
 def _note_fixed_dims(program: ExportedProgram, widening: Widening, forms: SymbolicForms) -> None:

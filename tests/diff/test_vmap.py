@@ -1,0 +1,44 @@
+"""`torch.func.vmap` in a model that is compiled, with dynamic batches; derivatives of `torch.func` are refused by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+import disc
+from disc.errors import UnsupportedOpError
+
+LINEAR = torch.nn.Linear(4, 4)
+CASES: dict[str, Callable[[Tensor], object]] = {
+    "elementwise": lambda x: vmap(torch.sin)(x),
+    "rows": lambda x: vmap(lambda row: row.softmax(0).cumsum(0))(x),
+    "columns": lambda x: vmap(lambda column: column.softmax(0), in_dims=1)(x),
+    "products": lambda x: vmap(torch.dot)(x, x + 1),
+    "pairs": lambda x: vmap(vmap(lambda a, b: (a * b).sum(), (None, 0)), (0, None))(x, x * 2),
+    "several": lambda x: vmap(lambda row: {"most": row.amax(), "order": row.sort()[0]})(x),
+    "reshaped": lambda x: vmap(lambda row: row.reshape(-1, 1) @ row.reshape(1, -1))(x),
+    "choice": lambda x: vmap(lambda row: torch.where(row.sum() > 0, row, -row))(x),
+    "weights": lambda x: vmap(lambda row: LINEAR(row).relu())(x),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_element_of_a_batch(name: str) -> None:
+    function = CASES[name]
+    executable = disc.compile(lambda x: function(x), (torch.randn(3, 4),))
+    for rows in (5, 1, 13):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(executable(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: grad(lambda y: (y**3).sum())(x), lambda x: jvp(torch.sin, (x,), (x,))[1], lambda x: torch.func.jacrev(torch.sin)(x)],
+)
+def test_derivatives_are_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"torch.func.grad, vjp, jvp or jacrev at test_vmap.py:\d+: "):
+        disc.compile(lambda x: function(x), (torch.randn(3, 4),))
