@@ -300,7 +300,7 @@ def test_commands(lstm: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {row["args"]["kernel"].partition(".")[0] for row in drawn} == {"0", "1"}, "kernels of both kinds of nodes"
     assert main(["verify", path]) == 0
     for wrong, message in (
-        ("{", "cannot be read as JSON"),
+        ("{", "is no JSON: "),
         ("[1]", "neither a JSON object nor"),
         ('{"left": {"word": 1}}', "needs a child there"),
     ):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +78,22 @@ def test_against_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("picture.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_ended_while_a_peer_loads(number: int, folder: Path, tmp_path: Path) -> None:
+    """The peer prints no traceback of its own, and ends; the folder that peers share goes where the command can see to it."""
+    command = [sys.executable, "-m", "disc.cli", "bench", "scaled.disc", "--source", "bench_factory:build", "--against", "eager", *SHAPES]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        while not list(tmp_path.glob("disc-bench-*")):
+            assert running.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)
+        running.send_signal(number)
+        said = running.communicate(timeout=60)[0]  # the peer holds the other end of the pipe, too, until it ends
+    assert "Traceback" not in said and running.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert number == signal.SIGKILL or not list(tmp_path.glob("disc-bench-*"))
+
+
 def test_callers_and_results_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     """The artifact is of one model, the peer of another: its times count for nothing."""
     arguments = (
@@ -101,7 +122,7 @@ def test_a_peer_that_cannot_take_part_is_a_line(capsys: pytest.CaptureFixture[st
     assert main([*arguments]) == 0
     text = capsys.readouterr().out
     assert "ort was not timed: not installed: no_such_package; install with: pip install " in text
-    assert "eager was not timed: x=2x4,unused=3: ConfigurationError: the model's example has 1 tensors, the artifact 2 inputs" in text
+    assert "eager was not timed: x=2x4,unused=3: ConfigurationError: the model's example has 1 tensor, the artifact 2 inputs" in text
 
 
 @pytest.mark.parametrize(

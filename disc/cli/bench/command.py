@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -145,12 +147,22 @@ class Peers:
 
 
 @contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM in the body ends the command as an exception does: the peers' folder, of models in other forms, is removed."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def _peers(
     names: Sequence[str], source: str, task: str | None, records: Sequence[InputRecord], threads: int, callers: int
 ) -> Iterator[Peers]:
     """Starts them; one that cannot build the model is skipped with its reason."""
     environment = {**TIMED, "OMP_NUM_THREADS": str(threads)}
-    with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder, contextlib.ExitStack() as stack:
+    with _ended_in_order(), tempfile.TemporaryDirectory(prefix="disc-bench-") as folder, contextlib.ExitStack() as stack:
         peers = Peers(Path(folder))
         settings = {"source": source, "task": task, "records": records, "threads": threads, "callers": callers, "folder": folder}
         for name in names:

@@ -6,6 +6,7 @@ best: eager on two threads takes 10 to 40 % longer with OMP_WAIT_POLICY=passive 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -90,7 +91,8 @@ def answer_commands(answers: str, commands: Mapping[str, Callable[..., Message]]
     """The other end: reads one JSON command per line from standard input and writes one JSON answer per line to the file descriptor
     `answers`, until the input ends; dies with its parent, stopped or not. An answer with "reason" says why there is no other."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    with os.fdopen(int(answers), "w") as out:
+    # A parent that ended before that, while this process loaded its modules, reads no answer.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(int(answers), "w") as out:
         for line in sys.stdin:
             command = json.loads(line)
             try:
