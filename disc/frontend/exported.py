@@ -447,7 +447,7 @@ def _export(model: torch.nn.Module, widening: Widening) -> Exports:
     functions = Functions()
     try:
         made = _export_with(functions, model, widening)
-        if not functions.used or not decides_sizes(made[0].graph):
+        if not functions.used or not (functions.is_text or decides_sizes(made[0].graph)):
             return made
     except RecursionError:
         raise

@@ -22,13 +22,18 @@ _STANDARD, _INSTALLED = _PATHS["stdlib"] + os.sep, (_PATHS["purelib"] + os.sep, 
 def located_in(model: torch.nn.Module) -> Iterator[None]:
     """While it is exported: a node has the lines of all functions of the user's that it comes from. PyTorch keeps those of functions called
     `forward`, and none where the model is a function of another name."""
-    codes = [function.__code__ for function in functions_of(model)]
-    new = {(code.co_filename, code.co_name) for code in codes if not code.co_filename.startswith(_INSTALLED)} - ANCHORS
+    codes = [function.__code__ for function in functions_of(model) if is_users(function)]
+    new = {(code.co_filename, code.co_name) for code in codes} - ANCHORS
     ANCHORS.update(new)
     try:
         yield
     finally:
         ANCHORS.difference_update(new)
+
+
+def is_users(function: FunctionType) -> bool:
+    """Whether it is in no installed package."""
+    return not function.__code__.co_filename.startswith(_INSTALLED)
 
 
 def functions_of(model: torch.nn.Module) -> Iterator[FunctionType]:

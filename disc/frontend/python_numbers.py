@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from disc.frontend.size_conversions import conversions, converted
+from disc.frontend.size_conversions import conversions, converted, formatted
 from disc.frontend.symbols import SymbolError, to_text
 
 UNBACKED = SymT.UNBACKED_FLOAT
@@ -26,11 +26,13 @@ Function = Callable[..., object]
 
 
 class Functions:
-    """plain: whether functions other than roots are Python's own; used: whether another one was called with a size."""
+    """plain: whether functions other than roots are Python's own; used: whether another one was called with a size; is_text: whether the
+    model makes a text of a number after it was converted, which says the example's size."""
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
-        self.used = False
+        self.used = self._is_converted = False
+        self.is_text = False
 
     @contextmanager
     def of_sizes(self, model: torch.nn.Module) -> Iterator[None]:
@@ -42,14 +44,17 @@ class Functions:
         for name, form in forms.items():
             setattr(math, name, _where_symbolic(form, kept[name]))
         try:
-            with converted(model, {} if self.plain else conversions(self._told)):
+            with converted(model, {} if self.plain else conversions(self._told)), formatted(self._formatted):
                 yield
         finally:
             for name, function in kept.items():
                 setattr(math, name, function)
 
     def _told(self) -> None:
-        self.used = True
+        self.used = self._is_converted = True
+
+    def _formatted(self) -> None:
+        self.is_text = self.is_text or self._is_converted
 
     def _number_of(self, function: Callable[[Tensor], Tensor]) -> Function:
         def form(x: Number) -> object:

@@ -1,29 +1,40 @@
 """`int(...)` and `float(...)` of a dynamic size in a model's own code, while it is exported.
 
 Python demands a plain number of these two types, by which torch.export fixes the dim to the example's size, and they cannot be exchanged
-as functions of `math` are: they are types, too. So the code of the model's functions calls `whole` and `real` in their place:
+as functions of `math` are: they are types, too. So the code of the user's functions calls `whole` and `real` in their place:
 
     LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__      (what loads it to be called, and nothing else)
+
+`isinstance` and `type` say of a symbolic number there what they say of a plain one. Code of installed packages is left as it is: it may
+tell the two apart.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import os
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 
 import torch
 
-from disc.frontend.model_functions import functions_of
+from disc.frontend.locations import OURS, TORCH
+from disc.frontend.model_functions import functions_of, is_users
 
 LOAD_GLOBAL, EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 MOST_NAMES = 128  # an instruction counts up to these in the one byte that it has
 
 
+PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
 def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
-    """What is called in the place of `int` and `float`. told: is called where a number is symbolic."""
+    """What is called in the place of functions of Python. told: is called where `int` or `float` of a number is symbolic."""
 
     def whole(*args: object, **kwargs: object) -> object:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
@@ -37,18 +48,28 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
             return torch.sym_float(args[0])
         return float(*args)  # pyright: ignore[reportArgumentType]
 
-    return {"int": whole, "float": real}
+    def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
+        return isinstance(value, kinds) or (type(value) in PLAIN and issubclass(PLAIN[type(value)], kinds))
+
+    def type_of(*args: object, **kwargs: object) -> object:
+        found = type(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return PLAIN.get(found, found) if len(args) == 1 else found
+
+    return {"int": whole, "float": real, "isinstance": is_instance, "type": type_of}
 
 
 @contextmanager
 def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -> Iterator[None]:
-    """Within, the functions of the model call these."""
+    """Within, the user's functions that the model consists of call these."""
+    functions = [each for each in functions_of(model) if is_users(each)]
+    if any(_matches_types(each.__code__) for each in functions):
+        functions = []  # `case int():`, too, tells a symbolic number from a plain one
     names = {name: f"__disc_{name}__" for name in forms}
     changed: list[tuple[FunctionType, CodeType]] = []
     for name, form in forms.items():
         setattr(builtins, names[name], form)
     try:
-        for function in functions_of(model):
+        for function in functions:
             own = {name: other for name, other in names.items() if name not in function.__globals__}
             code = _exchanged(function.__code__, own)
             if code is not function.__code__:
@@ -60,6 +81,33 @@ def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -
             function.__code__ = code
         for name in names.values():
             delattr(builtins, name)
+
+
+@contextmanager
+def formatted(told: Callable[[], None]) -> Iterator[None]:
+    """Within, `told` is called where code that is not PyTorch's makes a text of a symbolic number."""
+    real = {(kind, name): getattr(kind, name) for kind in PLAIN for name in ("__str__", "__repr__")}
+
+    def watched(function: Callable[[object], str]) -> Callable[[object], str]:
+        def text(value: object) -> str:
+            if not sys._getframe(1).f_code.co_filename.startswith((TORCH, OURS, _STANDARD)):
+                told()
+            return function(value)
+
+        return text
+
+    for (kind, name), function in real.items():
+        setattr(kind, name, watched(function))
+    try:
+        yield
+    finally:
+        for (kind, name), function in real.items():
+            setattr(kind, name, function)
+
+
+def _matches_types(code: CodeType) -> bool:
+    inner = any(_matches_types(each) for each in code.co_consts if isinstance(each, CodeType))
+    return inner or any(each.opname == "MATCH_CLASS" for each in dis.get_instructions(code))
 
 
 def _exchanged(code: CodeType, names: dict[str, str]) -> CodeType:

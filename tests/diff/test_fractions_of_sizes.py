@@ -119,3 +119,48 @@ def test_a_root_is_a_range_of_sizes() -> None:
     torch.testing.assert_close(executable(x), x[:, :3])
     with pytest.raises(ShapeConstraintError, match="must be at most 15"):
         executable(torch.randn(3, 16))
+
+
+class _ToldApart(torch.nn.Module):
+    """Looks at what `int` gives as Python does at plain numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = int(x.shape[0])
+        if isinstance(rows, int) and isinstance(x.shape[1], int):
+            x = x + 1
+        if type(rows) is int and type(float(x.shape[1])) is float:
+            x = x * 2
+        return x * rows
+
+
+class _AsText(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if f"{int(x.shape[0])}" == "4" else x
+
+
+class _AsKey(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * {int(x.shape[0]): 3}[4] + int(x.shape[0]).bit_length()
+
+
+def _in_a_branch(x: Tensor) -> Tensor:
+    def many(a: Tensor) -> Tensor:
+        return a * int(a.shape[0]) + float(a.shape[1]) if isinstance(a, Tensor) else a
+
+    return torch.cond(x.sum() > 0, many, lambda a: a - int(a.shape[1] * 0.5), (x,))
+
+
+@pytest.mark.parametrize("model", [_ToldApart(), _in_a_branch])
+def test_numbers_that_stay_dynamic(model: Callable[[Tensor], Tensor]) -> None:
+    executable = disc.compile(model, (torch.randn(4, 6),))
+    for shape in [(4, 6), (3, 5), (1, 1), (9, 2)]:
+        for x in (torch.randn(shape).abs(), -torch.randn(shape).abs()):
+            torch.testing.assert_close(executable(x), model(x))
+
+
+@pytest.mark.parametrize("model", [_AsText(), _AsKey()])
+def test_numbers_that_must_be_plain_fix_the_dim(model: torch.nn.Module) -> None:
+    executable, x = disc.compile(model, (torch.randn(4, 6),)), torch.randn(4, 5)
+    torch.testing.assert_close(executable(x), model(x))
+    with pytest.raises(ShapeConstraintError, match="dim 0 must be 4, got 3"):
+        executable(torch.randn(3, 5))
