@@ -79,8 +79,7 @@ def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -
     finally:
         for function, code in changed:
             function.__code__ = code
-        for name in names.values():
-            delattr(builtins, name)
+        # The names stay: another thread may be in the middle of a call of the other code, where they do what Python's own do.
 
 
 @contextmanager
