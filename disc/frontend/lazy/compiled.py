@@ -332,7 +332,9 @@ class _Tracing:
         inputs, scalars = ([[(places[size], 0) if isinstance(size, str) else (-1, size) for size in each] for each in given]
                            for given in (self.inputs, self.scalars))  # fmt: skip
         binding = LazyBinding(inputs, scalars, len(symbols))
-        shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()}
+        shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()
+                  if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= places.keys()
+                         for each in sizes)}  # fmt: skip
         label = f"disc.lazy: {self.steps[-1].line}"
         return Variant(symbols, binding, general, self._guards(), shapes, effects, program, self.steps, self.differentiable, label)
 

@@ -276,13 +276,18 @@ class Recorder(TorchFunctionMode):
         run.deferring = False
         given = [each if type(each) in TENSORS else real(each) for each in _flat((args, tuple(kwargs.values())))]
         before = [each._version for each in given]
-        result, ours = self._call_now(func, args, kwargs)
+        try:
+            result, ours = self._call_now(func, args, kwargs)
+        except BaseException:
+            self._forget(call, run)
+            raise
         if self._run is not run:  # what it called has read something
             return ours
         writes = before != [each._version for each in given]
         single = result is None or isinstance(result, torch.Tensor)
         leaves, form = ([result], None) if single else pytree.tree_flatten(result)
         if not leaves or not all(each is None or (type(each) in TENSORS and each.layout is torch.strided) for each in leaves):
+            self._forget(call, run)
             self._end()
             return ours
         places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
@@ -291,6 +296,7 @@ class Recorder(TorchFunctionMode):
             step.writes = writes
         elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
             step.alone = True
+            self._forget(call, run)
             self._end()
             return ours
         self.follower.go_to(call, step, step.number)
@@ -302,6 +308,11 @@ class Recorder(TorchFunctionMode):
                 found.append(leaf if place is None else ours if single else self._owner(place))
         self.statistics.noted += 1
         return found[0] if form is None else pytree.tree_unflatten(found, form)
+
+    def _forget(self, call: LazyCall, run: Run) -> None:
+        """A call that is no part of the run: what it alone takes is no input of the program, then."""
+        if self._run is run:
+            self.follower.forget(call)
 
     def _owner(self, place: Result) -> Any:
         run = self._run
@@ -432,7 +443,9 @@ class Recorder(TorchFunctionMode):
         segment.note(run)
         if segment.runs >= WORTH_COMPILING:
             self._fruitless = segment.runs = 0
-            if not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
+            live = run.live()
+            known = any(each.fits(run, live) is not None for each in segment.variants)  # the program came off it on the way, as by an error
+            if not known and not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
                 self._compile(run)
         else:
             self._fruitless += 1

@@ -24,12 +24,13 @@ NATIVE = (
     (torch._functorch.vmap, "_add_batch_dim"), (torch._functorch.eager_transforms, "_wrap_for_grad"), (torch.utils.dlpack, "to_dlpack"),
     (Executable, "__call__"),
 )  # fmt: skip
-# What begins or ends something that each call of PyTorch in between has to see when it is made.
+# What begins or ends something that each call of PyTorch in between has to see when it is made, or says what is drawn from then on.
 WATCHING = (
     (torch._functorch.vmap, "_vmap_increment_nesting"), (torch._functorch.eager_transforms, "_grad_increment_nesting"),
     (torch._functorch.eager_transforms, "_jvp_increment_nesting"), (torch._functorch.eager_transforms, "_func_increment_nesting"),
     (torch.autograd.forward_ad, "enter_dual_level"), (torch.autograd.forward_ad, "exit_dual_level"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
+    *((module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")),
 )  # fmt: skip
 _ours: set[Callable[..., Any]] = set()
 

@@ -302,6 +302,35 @@ def test_within_inference_mode() -> None:
     assert disc.lazy.stats().hits, disc.lazy.stats()
 
 
+def test_seeds_hold_for_what_is_drawn_behind_them() -> None:
+    for count in SIZES:
+        with disc.lazy():
+            drawn = list[Tensor]()
+            for _ in range(2):
+                torch.manual_seed(5)
+                drawn.append(nn.functional.dropout(torch.ones(count + 3, 4)))
+            assert torch.equal(*drawn)
+    assert disc.lazy.stats().hits >= 2 * (len(SIZES) - 2), disc.lazy.stats()
+    assert disc.lazy.stats().compiles == 1, disc.lazy.stats()
+
+
+def test_what_ends_a_trace_or_fails_is_no_part_of_it() -> None:
+    state, expected = torch.zeros(4), torch.zeros(4)
+    for count in SIZES:
+        with disc.lazy():
+            x = torch.tanh(rows(count))
+            state.add_(x.sum(0))
+            with pytest.raises(RuntimeError):
+                torch.matmul(x, torch.ones(3, 3))
+            state.mul_(2)
+            unequal, sizes = torch.equal(x, torch.ones(2, 2)), x.unique().shape
+        assert not unequal
+        assert sizes == torch.tanh(rows(count)).unique().shape
+        expected.add_(torch.tanh(rows(count)).sum(0)).mul_(2)
+    torch.testing.assert_close(plain(state), expected)
+    assert disc.lazy.stats().compiles < 6, disc.lazy.stats()
+
+
 def test_a_state_that_is_carried_on_is_compiled() -> None:
     """Truncated backpropagation through time: what a step begins with is cut off from the step before."""
     torch.manual_seed(0)
