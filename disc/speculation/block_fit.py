@@ -95,7 +95,7 @@ class Measured:
 
 
 def read_times(folder: Path, architecture: int) -> Mapping[str, Any] | None:
-    """What `tools/gpu_check.sh` measured on a GPU of this architecture: its gemm_times.json, packed; None where none was measured."""
+    """What part `tune` of `tools/gpu_check.sh` measured on a GPU of this architecture, packed; None where none was measured."""
     file = folder / f"gemm-times-sm_{architecture}.json.gz"
     return json.loads(gzip.decompress(file.read_bytes())) if file.exists() else None
 

@@ -24,7 +24,7 @@ from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
 from disc.errors import TargetError
 from disc.ral.executable import describe
-from disc.speculation.block_trees import SINGLE, attention_trees, packaged_trees
+from disc.speculation.block_trees import ALONG_K, SINGLE, attention_trees, packaged_trees
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -73,7 +73,7 @@ def kinds(path: Path) -> int:
     said = [each["guard"] for kernel in manifest["kernels"] if kernel["kind"] == "compute" for each in kernel["versions"]]
     words = "blocks of 16 x 64, 64 of k, 4 warps, 3 stages, by a model and times of an NVIDIA H200"
     assert any(each.startswith(words) for each in said), said
-    trees = {columns: packaged_trees(90)[SINGLE].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
+    trees = {columns: packaged_trees(90)[ALONG_K[SINGLE]].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
     heads = attention_trees(90)[SINGLE, 64].prune({2: 16})
     assert manifest["tools"]["abi"] == 7, "drivers of CUDA 12 read it"
     plain: Any = read_manifest(path)

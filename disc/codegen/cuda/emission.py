@@ -35,7 +35,7 @@ from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim
-from disc.speculation.block_trees import FAST, SINGLE, attention_trees, packaged_trees
+from disc.speculation.block_trees import FAST, SINGLE, BlockTree, attention_trees, packaged_trees
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
@@ -112,6 +112,14 @@ def _check_precision(name: str) -> None:
         raise IllegalPlan("precision", f"is {SINGLE} or {FAST}, not {name}")
 
 
+def _known(fusion: Fusion, tree: BlockTree, precision: str, target: Target) -> BlockTree:
+    """The tree of a plan; with what it rests on where it is the one that comes with disc, which the text of a plan does not say."""
+    if target.gpu is None:
+        return tree
+    own = product_tree(fusion, packaged_trees(target.gpu.architecture), precision)
+    return own if (own.schedules, own.nodes) == (tree.schedules, tree.nodes) else tree
+
+
 def _extents(fusion: Fusion, target: Target) -> tuple[Dim, ...]:
     """What the kernel loops over."""
     space = fusion.space()
@@ -139,7 +147,7 @@ def emit_device(fusion: Fusion, plan: Plan, target: Target) -> DeviceKernel:
     elif isinstance(plan, RowsPlan):
         versions = row_versions(fusion, symbols, plan, target.thresholds)
     elif isinstance(plan, ProductPlan):
-        versions, choice = product_versions(fusion, symbols, read_tree(plan), plan.precision)
+        versions, choice = product_versions(fusion, symbols, _known(fusion, read_tree(plan), plan.precision, target), plan.precision)
     elif isinstance(plan, AttentionPlan):
         versions, choice = attention_versions(fusion, symbols, read_blocks(plan), plan.precision)
     elif isinstance(plan, LibraryPlan):
