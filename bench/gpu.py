@@ -1,7 +1,7 @@
 """Keeps what `tools/gpu_check.py` measured on another machine: `python -m bench.gpu FOLDER COMMIT`.
 
-FOLDER: its `--out`, with gpu_check.json and, of part `tune`, gemm_times.json. COMMIT: of the tree that was checked. Writes
-bench/results/<GPU>/gpu-check.json and a report beside it. Then `python -m bench.summary`.
+FOLDER: its `--out`, where part `tune` was among those that ran. COMMIT: of the tree that was checked. Writes a result and its report to
+bench/results/<GPU>. Then `python -m bench.summary`.
 """
 
 from __future__ import annotations
