@@ -13,6 +13,7 @@ import torch._functorch.eager_transforms
 import torch._functorch.vmap
 import torch.overrides
 import torch.utils.dlpack
+from torch._dynamo import eval_frame
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
@@ -46,6 +47,8 @@ def take_over(active: Active) -> None:
             kind.step = _noted(_step(step, active))  # pyright: ignore[reportAttributeAccessIssue]
     if not _is_ours(torch.inference_mode.__enter__):
         torch.inference_mode.__enter__ = _noted(_no_inference(torch.inference_mode.__enter__, active))
+    if not _is_ours(eval_frame._callback_from_stance):
+        eval_frame._callback_from_stance = _noted(_recorded_instead(eval_frame._callback_from_stance, active))
     apply = vars(torch.autograd.Function)["apply"].__func__
     if not _is_ours(apply):
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,6 +106,21 @@ def _no_inference(enter: Callable[..., Any], active: Active) -> Callable[..., An
             return enter(mode)
         mode._inference_mode_context = torch.no_grad()  # pyright: ignore[reportAttributeAccessIssue]
         return mode._inference_mode_context.__enter__()
+
+    return taken
+
+
+def _recorded_instead(callback_of: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Functions of torch.compile are recorded as any others: Dynamo would look into lazy tensors, and into the recorder."""
+
+    @functools.wraps(callback_of)
+    def taken(callback: Any) -> Any:
+        recorder = active()
+        if recorder is None or recorder.follower.stopped or callback is False:
+            return callback_of(callback)
+        if (count := getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)) is not None:
+            count(-1)  # compiled frames are not counted: with fullgraph=True it would be an error that there is none
+        return None
 
     return taken
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -357,3 +358,22 @@ def test_a_state_that_is_carried_on_is_compiled() -> None:
     assert lazy_state is not None
     with pytest.raises(RuntimeError, match="second time"):
         lazy_state[1].sum().backward()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_functions_of_torch_compile_are_recorded(whole: bool) -> None:
+    torch._dynamo.reset()
+    layer = nn.Linear(4, 4)
+    compiled = torch.compile(layer, backend="disc", fullgraph=whole)
+    twice = torch.compile(lambda x: torch.tanh(x) * 2, backend="disc", fullgraph=whole)
+    for count in SIZES:
+        x, results = rows(count), list[list[Tensor | None]]()
+        for lazily in (True, False):
+            layer.weight.grad = None
+            with disc.lazy() if lazily else nullcontext():
+                y = twice(compiled(x)).sum() + compiled(x * 2).sum() if lazily else (torch.tanh(layer(x)) * 2).sum() + layer(x * 2).sum()
+                y.backward()
+            results.append([torch.tensor(y.item()), layer.weight.grad])
+        torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
+    torch.testing.assert_close(twice(rows(3)), torch.tanh(rows(3)) * 2)  # compiled, as ever
