@@ -18,7 +18,7 @@ class Counted:
     """A function whose number of results depends on sizes, for those calls that give so many."""
 
     function: Callable[..., Any]
-    count: int
+    count: int  # of results
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
