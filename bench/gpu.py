@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from bench.report import table
-from bench.store import RESULTS
+from bench.store import RESULTS, date_text, slug, write_json
 
+NOT_NOTED = "the load of that machine was not noted"
 HEAD = ["program", "count", "wrong", "us", "peer us", "ratio", "note"]
 
 
@@ -26,22 +26,23 @@ def main() -> int:
     ended = datetime.datetime.fromtimestamp((folder / "gpu_check.json").stat().st_mtime, datetime.UTC)
     record = {
         "suite": "gpu-check",
-        "date": ended.strftime("%Y-%m-%d %H:%M UTC"),
+        "date": date_text(ended),
         "machine": {"commit": commit, "gpu": gpu},
         "command": "bash tools/gpu_check.sh",
         "results": found,
+        "smoke": [NOT_NOTED],
     }
-    place = RESULTS / re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
-    place.mkdir(exist_ok=True)
-    (place / "gpu-check.json").write_text(json.dumps(record, indent=1) + "\n")
-    (place / "gpu-check.md").write_text(report(record))
-    print(f"written: {place}", file=sys.stderr)
+    path = RESULTS / slug(gpu) / "gpu-check.json"
+    write_json(path, record)
+    path.with_suffix(".md").write_text(report(record))
+    print(f"written: {path}, .md", file=sys.stderr)
     return 0
 
 
 def report(record: dict[str, Any]) -> str:
     """A table of each part. A ratio is the peer's time over ours: above 1, disc is faster."""
     lines = [f"# {record['machine']['gpu']}", f"{record['date']}, commit {record['machine']['commit']}, `{record['command']}`."]
+    lines.append(f"Not known to be idle: {'; '.join(record['smoke'])}.")
     lines.append("Times of disc and of the peer (eager PyTorch, or what the note names) in the same run; a ratio above 1: disc is faster.")
     for part, found in record["results"].items():
         rows = [_cells(row) for row in found["rows"]]

@@ -23,8 +23,13 @@ SMOKE = ROOT / "build" / "bench"
 
 def new_record(suite: str, command: str, results: object) -> dict[str, Any]:
     """What every result says first. To be made before anything is measured: it holds the load of the machine."""
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = date_text(datetime.datetime.now(datetime.UTC))
     return {"suite": suite, "date": date, "machine": describe(), "command": command, "results": results}
+
+
+def date_text(time: datetime.datetime) -> str:
+    """As results have it."""
+    return time.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def command_line(program: str, arguments: Sequence[str]) -> str:
@@ -45,7 +50,11 @@ def busy(load: float) -> list[str]:
 
 def machine_name(machine: Mapping[str, object]) -> str:
     """ "amd-epyc-family-25-model-17-2-cores": CPUs of one name differ in their models."""
-    text = f"{machine['cpu']} family {machine['family']} model {machine['model']} {machine['cores']} cores"
+    return slug(f"{machine['cpu']} family {machine['family']} model {machine['model']} {machine['cores']} cores")
+
+
+def slug(text: str) -> str:
+    """A name as that of a folder."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 

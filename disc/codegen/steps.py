@@ -110,7 +110,7 @@ class StepMaker:
         return [*block.steps, Read(symbol, block.values[0])]
 
     def _case(self, node: Node, value_of: ValueOf) -> list[Step]:
-        names = [name.removeprefix("@") for name in node.texts("branches")]
+        names = run_by(node)
         index, *captured = self._given(node.operands, value_of)
         symbol = self._symbol()
         made = tuple(value_of(each) for each in node.siblings)

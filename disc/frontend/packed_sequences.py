@@ -14,6 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from disc.frontend.replaced import replaced
+
 Size = int | torch.SymInt
 _ORIGIN = "_disc_packed"  # an attribute of `batch_sizes`
 
@@ -96,13 +98,8 @@ def sizes_of_packed_batches() -> Iterator[None]:
     """Modules of recurrent layers make a Python number of the number of sequences; within, they take it as it is."""
     kept = {(nn.RNNBase, "get_expected_hidden_size"): nn.RNNBase.get_expected_hidden_size,
             (nn.LSTM, "get_expected_cell_size"): nn.LSTM.get_expected_cell_size}  # fmt: skip
-    for (kind, name), original in kept.items():
-        setattr(kind, name, _of_batch(original))
-    try:
+    with replaced({place: _of_batch(original) for place, original in kept.items()}):
         yield
-    finally:
-        for (kind, name), original in kept.items():
-            setattr(kind, name, original)
 
 
 def _of_batch(original: Callable[..., object]) -> Callable[..., object]:

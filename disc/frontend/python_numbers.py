@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.frontend.replaced import replaced
 from disc.frontend.size_conversions import conversions, converted, formatted
 from disc.frontend.symbols import SymbolError, to_text
 
@@ -40,15 +41,13 @@ class Functions:
         forms = {"sqrt": torch.sym_sqrt} if self.plain else {"sqrt": torch.sym_sqrt, "log": self._logarithm} | {  # pyright: ignore[reportAttributeAccessIssue]
             name: self._number_of(function) for name, function in FUNCTIONS.items()
         }  # fmt: skip
-        kept = {name: getattr(math, name) for name in forms}
-        for name, form in forms.items():
-            setattr(math, name, _where_symbolic(form, kept[name]))
-        try:
-            with converted(model, {} if self.plain else conversions(self._told)), formatted(self._formatted):
-                yield
-        finally:
-            for name, function in kept.items():
-                setattr(math, name, function)
+        functions = {(math, name): _where_symbolic(form, getattr(math, name)) for name, form in forms.items()}
+        with (
+            replaced(functions),
+            converted(model, {} if self.plain else conversions(self._told)),
+            formatted(self._formatted),
+        ):
+            yield
 
     def _told(self) -> None:
         self.used = self._is_converted = True

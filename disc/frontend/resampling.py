@@ -16,6 +16,7 @@ from torch._decomp import decompositions
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from disc.frontend.eager_strides import Decomposition
+from disc.frontend.replaced import replaced
 
 aten = torch.ops.aten
 Number = float  # or torch.SymFloat, which PyTorch's declarations leave out
@@ -92,13 +93,8 @@ def eager_scales() -> Iterator[None]:
         return [found[0].unsqueeze(-1), found[1]]
 
     patched = {"_compute_scale": scale, "_upsample_linear": upsample_linear, "_compute_upsample_nearest_indices": nearest}
-    for name, function in patched.items():
-        setattr(decompositions, name, function)
-    try:
+    with replaced({(decompositions, name): function for name, function in patched.items()}):
         yield
-    finally:
-        for name, function in zip(patched, (_SCALE, _LINEAR, _NEAREST), strict=True):
-            setattr(decompositions, name, function)
 
 
 def _unless_equal(ratio: Number, size: int, count: int, otherwise: Number) -> Number:

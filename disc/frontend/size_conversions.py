@@ -24,6 +24,7 @@ import torch
 
 from disc.frontend.locations import OURS, TORCH
 from disc.frontend.model_functions import functions_of, is_users
+from disc.frontend.replaced import replaced
 
 LOAD_GLOBAL, EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
@@ -95,13 +96,8 @@ def formatted(told: Callable[[], None]) -> Iterator[None]:
 
         return text
 
-    for (kind, name), function in real.items():
-        setattr(kind, name, watched(function))
-    try:
+    with replaced({place: watched(function) for place, function in real.items()}):
         yield
-    finally:
-        for (kind, name), function in real.items():
-            setattr(kind, name, function)
 
 
 def _matches_types(code: CodeType) -> bool:

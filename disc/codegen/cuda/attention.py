@@ -28,7 +28,7 @@ from disc.codegen.cuda.vectors import guards_of, vector_guards
 from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import ONE, Index, IndexSpace, view_index
+from disc.codegen.plan.index import ONE, IndexSpace, view_index
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.errors import CompilerBug, TargetError
 from disc.ir.graph import Body
@@ -123,7 +123,7 @@ class _Attention:
         if any(each.node.element not in TENSOR for each in factors):
             elements = ", ".join(each.node.element for each in factors)
             raise TargetError(f"no kernel for GPUs of attention on {elements} (line {self.dot.line})")
-        self.between = frozenset(forward_indices(self.space, fusion.body, self.dot, self._at()))
+        self.between = frozenset(forward_indices(self.space, fusion.body, self.dot, self.one.place()))
         self.segments = read_segments(self.space, self.one, self.scores)
         self.causal = None if self.segments is not None else read_causal(self.space, fusion.body, self.one, self.scores)
         most = _most_held(self.one, self.two)
@@ -229,10 +229,6 @@ class _Attention:
         w.bind("gm", lanes)
         return seen
 
-    def _at(self) -> Index:
-        """Of a score."""
-        return _score_index(self.one)
-
     def _in_blocks(self) -> bool:
         """True when there are whole blocks of keys alone."""
         return self.segments is None and self.space.env.divides(self.block.keys, self.one.n) is Truth.YES
@@ -270,7 +266,7 @@ class _Attention:
         w, block = e.w, self.block
         self._keys_lanes(e, "gn", "[None, :]", 1, scope, last)
         product = self._scores(e, query, scope)
-        at = self._at()
+        at = self.one.place()
         e.leaves[self.dot] = only_at(self.dot, at, product)
         index = forward_indices(self.space, self.fusion.body, self.dot, at)[self.scores]
         with w.shaped(block.rows, block.keys):
@@ -369,13 +365,9 @@ class _Attention:
         return self.precision if element == "tl.float32" else "ieee"
 
 
-def _score_index(one: Contraction) -> Index:
-    return one.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-
-
 def _scored(space: IndexSpace, body: Body, one: Contraction) -> Iterator[tuple[Dim, str]]:
     """(offset of the element at the loops' position, element) of each tensor of a number for each score, such as a bias."""
-    for node, index in forward_indices(space, body, one.node, _score_index(one)).items():
+    for node, index in forward_indices(space, body, one.node, one.place()).items():
         for operand in node.operands if node.op in ELEMENTWISE else ():
             source, place = operand, index
             while source.op != "input" and source is not one.node and len(source.operands) == 1:

@@ -75,6 +75,10 @@ class Contraction:
     def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
         return self.batch, self.m, self.n, self.k
 
+    def place(self) -> Index:
+        """The index of the element that the loops over the result are at, whose variables `declare` names."""
+        return self.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+
 
 def read_contraction(space: IndexSpace, node: Node, *, channels_inside: bool = False) -> Contraction:
     """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`. channels_inside: k of a convolution

@@ -105,7 +105,7 @@ def _reduces(node: Node, op: str, source: Node, initial: float) -> bool:
 
 def read_causal(space: IndexSpace, body: Body, contraction: Contraction, scores: Node) -> Causal | None:
     """The comparison of row and column numbers outside which `scores` are -inf, None where there is none that can be proved."""
-    at = contraction.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    at = contraction.place()
     indices = forward_indices(space, body, contraction.node, at)
     node = scores
     while node in indices and node is not contraction.node:
@@ -130,7 +130,7 @@ def read_segments(space: IndexSpace, contraction: Contraction, scores: Node) -> 
         return None
     if (low.attrs["comparison_direction"], high.attrs["comparison_direction"]) != ("LE", "LT"):
         return None
-    index = contraction.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    index = contraction.place()
     first, past = (_of_row(space, each, index) for each in (low.operands[0], high.operands[1]))
     columns = [_position(space, each, index) for each in (low.operands[1], high.operands[0])]
     if first is None or past is None or columns != [Dim.symbol("gn")] * 2:

@@ -122,7 +122,7 @@ def each_row(
 def _fetch_beside(task: Task, gemm: Gemm, rows: tuple[str, str], column: str) -> None:
     """Prefetches the elements of inputs that are read together with a tile of products; rows: (first, number)."""
     b, e, c = task.frame.b, task.frame.emitter, gemm.contraction
-    indices = forward_indices(e.space, task.body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
+    indices = forward_indices(e.space, task.body, c.node, c.place())
     beside = list(read_beside(e, task.body, c.node, indices))
     if not beside:
         return
@@ -173,7 +173,7 @@ def store_row(task: Task, gemm: Gemm, row: TileRow, adjust: Callable[[str], str]
         del index
         return adjust(e.load(tile, offset, predicate))
 
-    indices = forward_indices(e.space, task.body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
+    indices = forward_indices(e.space, task.body, c.node, c.place())
 
     def columns(names: list[str], carried: list[str]) -> list[str]:
         del names, carried

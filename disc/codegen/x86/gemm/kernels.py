@@ -339,7 +339,7 @@ class _Piece:
 
 def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
     c = gemm.contraction
-    at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    at = c.place()
     return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.sink)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import disc
-from disc.frontend.lazy import public, recorder
+from disc.frontend.lazy import recorder
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
 W = torch.linspace(0, 2, 16).view(4, 4)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No traces of other tests."""
-    disc.lazy.disable()
-    public._thread.__init__()
-    yield
-    disc.lazy.disable()
 
 
 def outcome(step: Callable[[], object]) -> tuple[Any, str]:

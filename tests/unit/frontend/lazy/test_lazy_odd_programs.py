@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,21 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 import disc
 from disc.errors import DiscError
-from disc.frontend.lazy import public
 from disc.frontend.lazy.tensors import real
 
 FUNCTIONS: Any = torch  # that take tensors for numbers
 Step = Callable[[int], list[object]]
 SIZES = (3, 3, 3, 5, 1, 0, 7, 3)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No traces of other tests."""
-    disc.lazy.disable()
-    public._thread.__init__()
-    yield
-    disc.lazy.disable()
 
 
 def rows(count: int, width: int = 4) -> Tensor:

@@ -18,20 +18,10 @@ from torch.utils import _pytree as pytree
 
 import disc
 from disc.errors import DiscError
-from disc.frontend.lazy import public
 from disc.frontend.lazy.tensors import LazyTensor
 
 FUNCTIONS: Any = torch  # those on lists of tensors are no public ones
 SIZES = (6, 6, 6, 9, 4, 6, 13, 1, 5)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No traces of other tests."""
-    disc.lazy.disable()
-    public._thread.__init__()
-    yield
-    disc.lazy.disable()
 
 
 class Net(nn.Module):

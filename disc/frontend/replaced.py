@@ -1,0 +1,20 @@
+"""Functions of other modules and classes, in the place of which there are others for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replaced(functions: Mapping[tuple[Any, str], object]) -> Iterator[None]:
+    """Within, an owner's attribute, by (owner, name), is the function that is given for it."""
+    kept = {(owner, name): getattr(owner, name) for owner, name in functions}
+    for (owner, name), function in functions.items():
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for (owner, name), function in kept.items():
+            setattr(owner, name, function)
