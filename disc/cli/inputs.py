@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,13 @@ from disc.ir.weights import STORAGE
 from disc.ral.block_programs import MOST_NODES
 from disc.ral.flat_values import flat_instances
 from disc.ral.nested import flat_arrays
+from disc.shapes import parse_dim
 
 Array = npt.NDArray[np.generic]
 
 RANDOM_HELP = (
     "Random inputs by name: 'ids=2x17,mask=2x17'. Floats are normal, integers 0 or 1, or of a range: 'ids=2x17:0..30000' "
-    "(the end is left out). Inputs of static sizes may be left out; without names the entries are taken in order."
+    "(the end is left out). Inputs of static sizes may be left out; without names the entries are taken in order. May be repeated."
 )
 SWEEP_HELP = (
     "Time over the sizes of one symbol or dim, the others as in the inputs: 'S1=1:512' (powers of two, what lies next and between), "
@@ -39,13 +41,13 @@ _RANGE = re.compile(r"(?P<first>\d+):(?P<last>\d+)(?::(?P<step>\d+))?")
 _RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>-?\d+)\.\.(?P<high>-?\d+))?")
 
 
-def inputs_of(manifest: Manifest, files: Sequence[str], random: str | None) -> list[Array]:
+def inputs_of(manifest: Manifest, files: Sequence[str], random: Sequence[str]) -> list[Array]:
     """As `given_inputs`; a model over structures also takes one JSON file with a structure, or a list of some."""
     record, skeleton = manifest.get("structures"), manifest.get("skeleton")
     nested = [each.rpartition("=")[2] for each in files if each.endswith(".json")]
     if (record is None and skeleton is None) or not nested:
         return given_inputs(arguments_of(manifest), files, random)
-    if len(files) > 1 or random is not None:
+    if len(files) > 1 or random:
         raise InputRankError("a JSON file has whole structures: give one, and no other inputs")
     found = _json(nested[0])
     instances = found if isinstance(found, list) else [found]
@@ -77,7 +79,7 @@ class _Request:
     high: int
 
 
-def given_inputs(records: Sequence[InputRecord], files: Sequence[str], random: str | None) -> list[Array]:
+def given_inputs(records: Sequence[InputRecord], files: Sequence[str], random: Sequence[str]) -> list[Array]:
     """All inputs, from `[name=]file.npy` texts and then from `random`.
 
     Raises InputRankError for missing and unknown ones, InputTypeError for files that are no arrays.
@@ -85,17 +87,24 @@ def given_inputs(records: Sequence[InputRecord], files: Sequence[str], random: s
     found = _by_name(records, "--input", files)
     arrays: dict[str, Array] = {name: _read(path) for name, path in found.items()}
     rest = [record for record in records if record["name"] not in arrays]
-    if random is not None:
-        return _merged(records, arrays, random_inputs(rest, random))
+    if random:
+        return _merged(records, arrays, random_inputs(rest, ",".join(random)))
     if rest:
         names = ", ".join(f"'{record['name']}' ({type_text(record['dtype'], record['dims'])})" for record in rest)
-        raise InputRankError(f"missing {names}: give --input NAME=FILE.npy for each, or --random")
+        raise InputRankError(f"missing {names}: give --input NAME=FILE.npy for each, or --random {example_sizes(rest)}")
     return _merged(records, arrays, {})
 
 
 def _merged(records: Sequence[InputRecord], *parts: dict[str, Array]) -> list[Array]:
     merged = {name: array for part in parts for name, array in part.items()}
     return [merged[record["name"]] for record in records]
+
+
+def example_sizes(records: Sequence[InputRecord]) -> str:
+    """A text that `random_inputs` takes, with 8 for each symbol."""
+    eights = defaultdict[str, int](lambda: 8)
+    sizes = [[dim if isinstance(dim, int) else parse_dim(dim).evaluate(eights) for dim in record["dims"]] for record in records]
+    return ",".join(f"{record['name']}={'x'.join(map(str, each))}" for record, each in zip(records, sizes, strict=True))
 
 
 def random_inputs(records: Sequence[InputRecord], text: str) -> dict[str, Array]:

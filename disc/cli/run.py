@@ -35,7 +35,7 @@ Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.d
 Inputs = Annotated[
     list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input. Of a model over structures: one FILE.json.")
 ]
-Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
+Random = Annotated[list[str] | None, typer.Option("--random", help=RANDOM_HELP)]
 Graphs = Annotated[
     int,
     typer.Option(
@@ -61,7 +61,7 @@ def run_command(
     """Run an artifact on given or random inputs."""
     register_ops(ops or ())
     executable = load(path, threads=threads, isa=device_code(device))
-    arrays = inputs_of(executable.manifest, inputs or [], random)
+    arrays = inputs_of(executable.manifest, inputs or [], random or [])
     targets = _output_files(outputs or [], len(results_of(executable.manifest)))
     start = time.perf_counter()
     results = _results(executable, arrays)
@@ -133,19 +133,19 @@ def explain_command(
 ) -> None:
     """Show every kernel: source lines, versions, guards; with inputs also times and the share of the machine's limit."""
     register_ops(ops or ())
-    if target is not None and (inputs or random is not None):
+    if target is not None and (inputs or random):
         raise ConfigurationError("--target explains code that is not run: leave out the inputs")
-    if trace is not None and not inputs and random is None:
+    if trace is not None and not inputs and not random:
         raise ConfigurationError("--trace is of one call: give --input NAME=FILE.npy for each input, or --random")
-    if sweep is not None and not inputs and random is None:
+    if sweep is not None and not inputs and not random:
         raise ConfigurationError("--sweep measures calls: give --input NAME=FILE.npy for each input, or --random")
     for output in (html, trace):
         if output is not None:
             check_place(output)
     executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
-        if inputs or random is not None:
-            arrays = inputs_of(executable.manifest, inputs or [], random)
+        if inputs or random:
+            arrays = inputs_of(executable.manifest, inputs or [], random or [])
             report = executable.explain(*arrays)
             if sweep is not None:
                 symbol, sizes = swept(executable.manifest, sweep)

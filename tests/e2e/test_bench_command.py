@@ -136,7 +136,7 @@ def test_a_peer_that_cannot_take_part_is_a_line(capsys: pytest.CaptureFixture[st
         (("hf:folder", "--against", "eager"), "hf:FOLDER needs --task"),
         (("bench_factory:build", "--device", "cpu"), "--device is for .disc files"),
         (("bench_factory:build", "--graphs", "2"), "--graphs is for .disc files"),
-        (("scaled.disc",), "which sizes? give --shape once or more"),
+        (("scaled.disc",), "which sizes? give --shape once or more, such as --shape x=8x4,unused=8"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:

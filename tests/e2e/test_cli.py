@@ -198,6 +198,11 @@ def test_run_random(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["outputs"][0]["not_finite"] == 0
 
 
+def test_run_random_input_by_input(capsys: pytest.CaptureFixture[str]) -> None:
+    apart = output_json(capsys, "run", "scaled.disc", "--random", "x=7x4", "--random", "scale=3")
+    assert apart["outputs"] == output_json(capsys, "run", "scaled.disc", "--random", "x=7x4,scale=3")["outputs"]
+
+
 def test_run_prints_six_digits(capsys: pytest.CaptureFixture[str]) -> None:
     Path("third.mlir").write_text(
         "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {\n  %c = stablehlo.constant dense<3.0> : tensor<1xf32>\n"

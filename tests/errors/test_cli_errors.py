@@ -123,9 +123,11 @@ MISTAKES = {
     "truncated": (["verify", "truncated.disc"], "bytes and has"),
     "newer": (["inspect", "newer.disc"], "is newer than this runtime reads"),
     "missing inputs": (["run", "sum.disc"], "missing 'ids' (f32[S0, S1]), 'mask'"),
+    "missing inputs, what to write": (["run", "sum.disc"], "for each, or --random ids=8x8,mask=8x16"),
     "missing size": (["run", "sum.disc", "--random", "ids=2x3"], "missing sizes for 'mask'"),
     "unknown input": (["run", "sum.disc", "--random", "x=2x3"], "'x' is no input; the inputs are 'ids', 'mask'"),
     "given twice": (["run", "sum.disc", "--random", "ids=2x3,ids=2x3"], "'ids' is given twice"),
+    "given twice, apart": (["run", "sum.disc", "--random", "ids=2x3", "--random", "ids=2x4"], "'ids' is given twice"),
     "too many inputs": (["run", "sum.disc", "--random", "2x3,2x6,1"], "the model has only 2 inputs"),
     "no size": (["run", "sum.disc", "--random", "ids=two,mask=2x6"], "'two' is no size: write ids=2x17"),
     "wrong rank": (["run", "sum.disc", "--random", "ids=2,mask=2x6"], "input 'ids' is f32[S0, S1]: give 2 sizes, not 1"),
@@ -147,7 +149,7 @@ MISTAKES = {
     "no report file": (["debug", "replay", "models"], "models cannot be read: Is a directory"),
     "output suffix": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "y.txt"], "--output y.txt: give one .npy file per result"),
     "too many outputs": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "a.npy", "--output", "b.npy"], "2 output files for 1 result"),
-    "bench without sizes": (["bench", "sum.disc"], "--shape ids=8x8,mask=8x8"),
+    "bench without sizes": (["bench", "sum.disc"], "--shape ids=8x8,mask=8x16"),
 }  # fmt: skip
 
 

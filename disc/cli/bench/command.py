@@ -21,7 +21,7 @@ from disc.cli.bench.peers import PEERS, Array, obstacle, peers_of
 from disc.cli.bench.plot import check_plot, save_plot
 from disc.cli.bench.process import TIMED, PeerFailed, StoppedProcess
 from disc.cli.bench.timing import CallTimes, in_turns, time_callers
-from disc.cli.inputs import RANDOM_HELP, random_inputs
+from disc.cli.inputs import RANDOM_HELP, example_sizes, random_inputs
 from disc.cli.output import AsJson, Debug, Ops, Threads, duration, print_json, print_table, spinner
 from disc.cli.run import Device, Graphs
 from disc.config import Options
@@ -121,8 +121,7 @@ def _executable(model: str, task: str | None, threads: int | None, device: str |
 
 def _check_shapes(records: Sequence[InputRecord], shapes: Sequence[str] | None) -> None:
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
-        example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)
-        raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example}")
+        raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example_sizes(records)}")
 
 
 class Peers:
