@@ -1,7 +1,7 @@
 """Keeps what `tools/gpu_check.py` measured on another machine: `python -m bench.gpu FOLDER COMMIT`.
 
-FOLDER: its `--out`, where part `tune` was among those that ran. COMMIT: of the tree that was checked. Writes a result and its report to
-bench/results/<GPU>. Then `python -m bench.summary`.
+FOLDER: its `--out`. COMMIT: of the tree that was checked. Writes a result and its report to bench/results/<GPU>: gpu-check, or gpu-peers
+where part `peers` ran. Then `python -m bench.summary`.
 """
 
 from __future__ import annotations
@@ -9,40 +9,54 @@ from __future__ import annotations
 import datetime
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.report import table
 from bench.store import RESULTS, date_text, slug, write_json
 
-NOT_NOTED = "the load of that machine was not noted"
+IDLE_LOAD = 0.1  # of a core, on average, before a check on a machine that counts as idle: its host makes launches on one of many
 HEAD = ["program", "count", "wrong", "us", "peer us", "ratio", "note"]
 
 
 def main() -> int:
     folder, commit = Path(sys.argv[1]), sys.argv[2]
     found: dict[str, Any] = json.loads((folder / "gpu_check.json").read_text())
-    gpu: str = json.loads((folder / "gemm_times.json").read_text())["gpu"]
+    machine, parts = found["machine"], found["parts"]
     ended = datetime.datetime.fromtimestamp((folder / "gpu_check.json").stat().st_mtime, datetime.UTC)
     record = {
         "suite": "gpu-check",
         "date": date_text(ended),
-        "machine": {"commit": commit, "gpu": gpu},
-        "command": "bash tools/gpu_check.sh",
-        "results": found,
-        "smoke": [NOT_NOTED],
+        "machine": {"commit": commit, **machine},
+        "command": "bash tools/gpu_check.sh" + (" --only build peers" if "peers" in parts else ""),
+        "results": parts,
+        "smoke": busy(machine),
     }
-    path = RESULTS / slug(gpu) / "gpu-check.json"
+    path = RESULTS / slug(machine["gpu"]) / ("gpu-peers.json" if "peers" in parts else "gpu-check.json")
     write_json(path, record)
     path.with_suffix(".md").write_text(report(record))
     print(f"written: {path}, .md", file=sys.stderr)
     return 0
 
 
+def busy(machine: Mapping[str, Any]) -> list[str]:
+    """Why the machine did not stand still before the check: reasons."""
+    share = machine["load"] / machine["cores"]
+    reasons = [f"the machine was not idle (load {machine['load']:.2f} on {machine['cores']} cores)"] if share > IDLE_LOAD else []
+    if machine["gpu_busy"] is None:
+        reasons.append("the load of its GPU is not known")
+    elif machine["gpu_busy"]:
+        reasons.append(f"its GPU was not idle ({machine['gpu_busy']} %)")
+    return reasons
+
+
 def report(record: dict[str, Any]) -> str:
     """A table of each part. A ratio is the peer's time over ours: above 1, disc is faster."""
-    lines = [f"# {record['machine']['gpu']}", f"{record['date']}, commit {record['machine']['commit']}, `{record['command']}`."]
-    lines.append(f"Not known to be idle: {'; '.join(record['smoke'])}.")
+    machine = record["machine"]
+    lines = [f"# {machine['gpu']}", f"{record['date']}, commit {machine['commit']}, `{record['command']}`."]
+    before = f"load {machine['load']} on {machine['cores']} cores, GPU {machine['gpu_busy']} %"
+    lines.append(f"Before it: {before}." if not record["smoke"] else f"Not idle: {'; '.join(record['smoke'])}.")
     lines.append("Times of disc and of the peer (eager PyTorch, or what the note names) in the same run; a ratio above 1: disc is faster.")
     for part, found in record["results"].items():
         rows = [_cells(row) for row in found["rows"]]

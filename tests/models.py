@@ -1,6 +1,7 @@
 """Tiny seeded models for the tests: `MODELS[name]()` → (model, example inputs, dynamic shapes); `shapes(name)` → many input tuples.
 
-`full=True` builds the base-size variant of a model that has one (bert, gpt2, vit, albert, t5).
+`full=True` builds the base-size variant of a model that has one (bert, gpt2, vit, albert, t5-encoder). `LARGE` has the models of
+BladeDISC's Table 1, each of which is the tiny one of its kind without `full=True`.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ def deberta_v1() -> Built:
     return text(lambda: transformers.DebertaModel(config))
 
 
-def openai_gpt() -> Built:
-    config = transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY)
-    return text(lambda: transformers.OpenAIGPTModel(config))
+def openai_gpt(full: bool = False) -> Built:
+    options: dict[str, Any] = {} if full else {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
+    return text(lambda: transformers.OpenAIGPTModel(transformers.OpenAIGPTConfig(**options)))
 
 
 def gpt2(full: bool = False) -> Built:
@@ -196,6 +197,44 @@ MODELS: dict[str, Callable[..., Built]] = {
     "clip-text": clip_text, "resnet": resnet, "convnext": convnext, "mlp": mlp,
 }  # fmt: skip
 FULL = ("bert", "albert", "gpt2", "vit", "t5-encoder")
+
+
+def bert_large(full: bool = False) -> Built:
+    if not full:
+        return bert()
+    config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    return text(lambda: transformers.BertModel(config, add_pooling_layer=False))
+
+
+def albert_large(full: bool = False) -> Built:
+    if not full:
+        return albert()
+    config = transformers.AlbertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    return text(lambda: transformers.AlbertModel(config, add_pooling_layer=False))
+
+
+def t5_large(full: bool = False) -> Built:
+    if not full:
+        return t5()
+    torch.manual_seed(0)
+    config = transformers.T5Config(d_model=1024, d_kv=64, d_ff=4096, num_layers=24, num_heads=16, use_cache=False)
+    return EncoderDecoder(transformers.T5Model(config)).eval(), decoder_inputs(), TEXT_DIMS
+
+
+def clip_vision_large(full: bool = False) -> Built:
+    if not full:
+        return clip_vision()
+    torch.manual_seed(0)
+    config = transformers.CLIPVisionConfig(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, patch_size=14
+    )
+    return ImageModel(CLIPVisionModel(config)).eval(), image_inputs(2, 224, 224), BATCH_DIMS
+
+
+LARGE: dict[str, Callable[..., Built]] = {
+    "bert-large": bert_large, "albert-large": albert_large, "openai-gpt": openai_gpt, "t5-large": t5_large,
+    "clip-vit-large": clip_vision_large,
+}  # fmt: skip
 
 
 def shapes(name: str, full: bool = False) -> list[Inputs]:

@@ -29,7 +29,8 @@ from gpu_parts.job import ROOT, Job
 from gpu_parts.report import Report, Row, read_report
 
 # Seconds that each part may take, in the order in which they run: what says most comes first. Together they may take MINUTES.
-PARTS = {"build": 180, "kernels": 90, "models": 50, "times": 90, "big": 90, "shapes": 70, "tune": 50, "sanitizer": 60}
+PARTS = {"build": 180, "kernels": 90, "models": 50, "times": 90, "big": 90, "shapes": 70, "tune": 50, "sanitizer": 60, "peers": 900}
+ON_DEMAND = ("peers",)  # run where they are asked for alone
 MODULES = {"build": "runtime"}  # where it has another name
 MINUTES = 8.8
 SPARE = 3  # seconds that a part has to end by itself
@@ -91,7 +92,7 @@ def table(found: dict[str, tuple[list[Row], list[str]]]) -> list[str]:
 
 def wanted_parts(only: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The parts to run, with the names of their programs; () for all. Raises SystemExit for a part that does not exist."""
-    parts: dict[str, tuple[str, ...]] = {} if only else dict.fromkeys(PARTS, ())
+    parts: dict[str, tuple[str, ...]] = {} if only else {part: () for part in PARTS if part not in ON_DEMAND}
     for each in only:
         part, _, program = each.partition(":")
         if part not in PARTS:
@@ -125,6 +126,7 @@ def run_all(job: Job, parts: dict[str, tuple[str, ...]], until: float) -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 2
+    machine = machine_record()
     begin, found, log = time.monotonic(), dict[str, tuple[list[Row], list[str]]](), job.out / "gpu_check.log"
     log.write_text("")
     for part, programs in parts.items():
@@ -143,8 +145,19 @@ def run_all(job: Job, parts: dict[str, tuple[str, ...]], until: float) -> int:
     print("\n".join(lines))
     (job.out / "gpu_check.txt").write_text("\n".join(lines) + "\n")
     record = {part: {"rows": [asdict(row) for row in rows], "wrong": texts} for part, (rows, texts) in found.items()}
-    (job.out / "gpu_check.json").write_text(json.dumps(record, indent=1))
+    (job.out / "gpu_check.json").write_text(json.dumps({"machine": machine, "parts": record}, indent=1))
     return bool(wrong) or any(row.wrong for rows, _ in found.values() for row in rows)
+
+
+def machine_record() -> dict[str, object]:
+    """What else the machine does before anything is measured. gpu_busy: percent, lately; None where nvidia-smi cannot be asked."""
+    gpu, busy, command = "", None, ["nvidia-smi", "--query-gpu=name,utilization.gpu", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        gpu, _, percent = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip().rpartition(",")
+        busy = int(percent)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        pass
+    return {"gpu": gpu, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2), "gpu_busy": busy}
 
 
 def obstacle(job: Job) -> str:

@@ -36,7 +36,7 @@ def main() -> int:
 
         record(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
         return 0
-    from gpu_parts.artifacts import BIG, prepare_big, prepare_models, prepare_timed
+    from gpu_parts.artifacts import BIG, TABLE_1, prepare_big, prepare_models, prepare_timed
     from gpu_parts.recorded import Texts, prepare_kernels
     from gpu_parts.timed import TIMED
     from gpu_parts.tuning import prepare_tuning
@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("--recorded", nargs="*", default=RECORDED.split(), help="models whose kernels are launched one by one")
     parser.add_argument("--models", nargs="*", default=MODELS.split(), help="models as artifacts, name or name:bf16 or name:tf32")
     parser.add_argument("--timed", nargs="*", default=list(TIMED), help="programs that are timed")
-    parser.add_argument("--big", nargs="*", default=list(BIG), help="models of full size, with weights of seeds")
+    parser.add_argument(
+        "--big", nargs="*", default=list(BIG), help="models of full size, with weights of seeds; also: " + ", ".join(TABLE_1)
+    )
     parser.add_argument("--tiny", action="store_true", help="small versions of those, and one schedule's size: for the stand-in")
     parser.add_argument("--architectures", nargs="+", type=int, default=[90])
     parser.add_argument("--python", nargs="*", default=[], help="Pythons to build the runtime for, in case that it does not build there")

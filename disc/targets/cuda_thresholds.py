@@ -144,6 +144,7 @@ KERNELS = GpuThresholds(
     wide_attention=(16, 16, 4, 2),  # chosen: with 64 keys, addresses of heads of 128 spilled
     scored_rows=64,  # measured on an H200: 190 instead of 132 TFLOP/s with 128, heads of 64
     plain_rows=32,  # chosen: with fewer, keys and values are waited for, and code for sm_80 spilled
+    joined_registers=128,  # chosen: half of what a thread has, beside the sums
     scans=((64, 8, 2), (1024, 1, 4), (1, 128, 4)),  # chosen: 8 elements of a thread; side by side, one line of a thread
     scatter=(128, 4, 256),  # chosen: one element of a thread; two programs of each SM
     ranks=(32, 64, 4),  # chosen: 16 comparisons of a thread; with 32 of 64-bit positions, code for sm_80 spilled

@@ -400,13 +400,13 @@ class GpuThresholds:
     that share one of those. columns: columns of a result in a block of a loop kernel that reduces columns, elements of each that are loaded
     at once, warps; column_parts: programs that share those; column_steps: blocks of rows of each part, at least; column_sums: sums that a
     loop over rows makes, at most. wide_product: rows, columns, steps of k, warps and stages of a block of a product whose positions have 64
-    bits; wide_attention: queries, keys, warps and stages of one of attention; scored_rows: of a block of
-    attention with a number beside every score, at most; plain_rows: of one in which keys that need no masks have a loop of their own, at
-    least. scans: columns, rows and warps of a block of short lines, of
-    long ones, and of lines side by side. scatter: updates that a program looks through at once, warps, programs among which what is updated
-    is dealt out, at most. ranks: elements of a program that sorts or counts, those that they are compared with at once, warps. search:
-    values of a program, warps. grouped: rows, columns, steps of k and warps of a block of a product of groups. segments: rows of a segment
-    that are loaded at once, columns of a program, warps.
+    bits; wide_attention: queries, keys, warps and stages of one of attention; scored_rows: of a block of attention with a number beside
+    every score, at most; plain_rows: of one in which keys that need no masks have a loop of their own, at least. joined_registers: of a
+    thread, that take what others have left of a block, at once. scans: columns, rows and warps of a block of short lines, of long ones, and
+    of lines side by side. scatter: updates that a program looks through at once, warps, programs among which what is updated is dealt out,
+    at most. ranks: elements of a program that sorts or counts, those that they are compared with at once, warps. search: values of a
+    program, warps. grouped: rows, columns, steps of k and warps of a block of a product of groups. segments: rows of a segment that are
+    loaded at once, columns of a program, warps.
     """
 
     loop: tuple[int, int]
@@ -422,6 +422,7 @@ class GpuThresholds:
     wide_attention: tuple[int, int, int, int]
     scored_rows: int
     plain_rows: int
+    joined_registers: int
     scans: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
     scatter: tuple[int, int, int]
     ranks: tuple[int, int, int]

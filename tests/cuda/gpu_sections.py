@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 import disc
 from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
+from disc.codegen.cuda.joins import COUNTERS
 from disc.errors import TargetError
 from disc.ral.executable import describe
 from disc.speculation.block_trees import ALONG_K, SINGLE, attention_trees, packaged_trees
@@ -71,7 +72,7 @@ def kinds(path: Path) -> int:
     manifest: Any = read_manifest(path, GPUS[90])
     section, checked = Section(read_section(path, f"code/{GPUS[90]}")), 0
     said = [each["guard"] for kernel in manifest["kernels"] if kernel["kind"] == "compute" for each in kernel["versions"]]
-    words = "blocks of 16 x 64, 64 of k, 4 warps, 3 stages, by a model and times of an NVIDIA H200"
+    words = "blocks of 64 x 32, 64 of k, 4 warps, 3 stages, by a model and times of an NVIDIA H200"
     assert any(each.startswith(words) for each in said), said
     trees = {columns: packaged_trees(90)[ALONG_K[SINGLE]].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
     heads = attention_trees(90)[SINGLE, 64].prune({2: 16})
@@ -86,12 +87,13 @@ def kinds(path: Path) -> int:
         first, second = (rows * length, 192, 64, 1, SMS), (rows * length, 64, 64, 1, SMS)
         attended = (length, length, 16, 4 * rows, SMS)
         asked = [(first, trees[192]), (attended, heads), (second, trees[64])]
-        assert seen.chosen == [(each, tree.choose(each), len(tree.schedules)) for each, tree in asked]
+        assert [len(tree.schedules) > 1 for _, tree in asked] == [False, True, True], "what has one schedule alone is not asked for"
+        assert seen.chosen == [(each, tree.choose(each), len(tree.schedules)) for each, tree in asked[1:]]
         shares = heads.schedules[heads.choose(attended)].parts > 1
-        # Where keys are many and rows are few, blocks share the keys: through zeroed memory, whose address they are given.
-        zeroed = [to for to, count in seen.filled if count > 0]
-        assert [launch.arguments[-1] for launch in seen.launches if launch.arguments[-1] in zeroed] == zeroed
-        assert len(zeroed) == (shares and rows > 0) and all(to % 64 == 0 for to in zeroed)
+        # Where keys are many and rows are few, blocks share the keys: through memory that is cleared once a call, whose address they have.
+        ((cleared, count),) = seen.filled
+        assert count == COUNTERS and cleared % 64 == 0
+        assert [launch.arguments[-1] for launch in seen.launches].count(cleared) == (shares and rows > 0)
         checked += len(seen.launches)
     return checked
 

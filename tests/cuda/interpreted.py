@@ -197,6 +197,7 @@ def launch(
     Raises Misuse, and what Triton raises for a text that it refuses."""
     buffers = {**arguments, **results}
     faults = torch.zeros(3, dtype=torch.int64)
+    zeroed = 0
     if version.scratch is not None:
         size, zeroed = (dim.evaluate(sizes) // 4 for dim in (version.scratch.bytes, version.scratch.zeroed))
         buffers[SCRATCH] = torch.full((size,), 0x7FC00000, dtype=torch.int32)  # NaN as f32
@@ -217,6 +218,8 @@ def launch(
                 load(version.text)[grid](*values)
     except interpreter.InterpreterError as error:
         raise Misuse(f"{error.__cause__ or error}\n{version.text}") from error
+    if version.scratch is not None and all(grid) and buffers[SCRATCH][:zeroed].any():
+        raise Misuse(f"counters are left as they were counted\n{version.text}")
     if checked.missed():
         raise Misuse(f"never written: {checked.missed()}\n{version.text}")
     return tuple(faults.tolist())

@@ -97,21 +97,21 @@ class Gpu:
         before: int = 0,
     ) -> float:
         """Runs a kernel so many times, to the end. Returns microseconds between events around them, of one. zeroed: address and bytes of
-        memory that is 0 before each. before: launches that are not timed, ahead of the others; the GPU does something long before them, so
-        that it never waits for the host."""
+        memory that is 0 before the first, and that each leaves so. before: launches that are not timed, ahead of the others; the GPU does
+        something long before them, so that it never waits for the host."""
         slots = (c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         x, y, z = (*grid, *[1] * (3 - len(grid)))
         config = _Launch((x, y, z), (facts["threads"], 1, 1), facts["shared"], None, None, 0)
         begin, end, passed = c_void_p(), c_void_p(), c_float()
         for event in (begin, end):
             self.call("cuEventCreate", byref(event), c_uint(0))
+        if zeroed[1]:
+            self.call("cuMemsetD8Async", c_uint64(zeroed[0]), ctypes.c_ubyte(0), c_size_t(zeroed[1]), None)
         if before:
             self.call("cuMemsetD8Async", self._long(), ctypes.c_ubyte(0), c_size_t(LONG), None)
         for number in range(-before, times):
             if number == 0:
                 self.call("cuEventRecord", begin, None)
-            if zeroed[1]:
-                self.call("cuMemsetD8Async", c_uint64(zeroed[0]), ctypes.c_ubyte(0), c_size_t(zeroed[1]), None)
             self.call("cuLaunchKernelEx", byref(config), function, slots, None)
         self.call("cuEventRecord", end, None)
         self.call("cuCtxSynchronize")

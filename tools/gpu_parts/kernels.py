@@ -49,6 +49,7 @@ def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], a
     function, facts = gpu.load(case["key"], code, job.folder)
     values, results, buffers = list[Any](), list[tuple[Mapping[str, Any], Buffer]](), list[Buffer]()
     fault: Buffer | None = None
+    counters: tuple[Buffer, int] | None = None
 
     def place(content: Array | None, size: int) -> Buffer:
         buffers.append(Buffer(gpu, content, size))
@@ -66,7 +67,7 @@ def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], a
         elif each["kind"] == "scratch":
             content = np.full(each["bytes"], POISON, np.uint8)
             content[: each["zeroed"]] = 0
-            place(content, each["bytes"])
+            counters = place(content, each["bytes"]), each["zeroed"]
         else:
             values.append((c_uint64 if each["bytes"] == 8 else c_uint32)(each["value"] % (1 << 8 * each["bytes"])))
     if facts["scratch"]:
@@ -79,6 +80,8 @@ def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], a
     wrong = [f"{each['name']}: {text}" for each, buffer in results if (text := _compared(each, buffer, arrays, row))]
     if fault is not None and any(fault.read()[0]):
         wrong.append(f"reports a fault {np.frombuffer(fault.read()[0], np.int64)}")
+    if counters is not None and any(counters[0].read()[0][: counters[1]]):
+        wrong.append("counters are left as they were counted")
     wrong += ["a buffer was left" for buffer in buffers if not buffer.read()[1]]
     for buffer in buffers:
         buffer.free()

@@ -1,8 +1,11 @@
-"""Part `shapes`: calls of models with random sizes. Memory stays what it is; some results are compared with those of the CPU's code."""
+"""Part `shapes`: calls of models with random sizes. Memory stays what it is; some results are compared with those of the CPU's code. Calls
+with new sizes are timed beside later ones with the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from gpu_parts.report import Report, Row, judge
 
 CALLS = 10_000  # of all models together
 SMALL = 5  # how much larger than the least the sizes of the stand-in's one call of a model are at most
+NEW, AGAIN = 100, 5  # sizes whose first calls are timed, and later calls of each
 COMPARED = 100  # one call of so many, and the first ones
 GROWTH = 32 << 20  # bytes that the GPU's and the process's memory may change by
 
@@ -44,11 +48,12 @@ def _check(device: Host, job: Job, model: Mapping[str, Any], row: Row, report: R
     biggest = {name: high for name, (_, high, _) in model["sizes"].items()}
     if not job.fake:
         program.flat(*(device.place(array, element) for array, element in _inputs(program, biggest, random, model["high"])))
+        program.synchronize()
+        report.row(_new_sizes(device, program, model, random))
     program.synchronize()
     seen, before = set[tuple[int, ...]](), (device.gpu.free_memory(), resident_bytes())
     while row.count < calls and job.left > end:
-        drawn = {dim: int(random.integers(low, high + 1)) for low, high, dim in model["sizes"].values()}
-        sizes = {name: drawn[dim] for name, (_, _, dim) in model["sizes"].items()}
+        sizes = _drawn(model, random)
         seen.add(tuple(sizes.values()))
         given = _inputs(program, sizes, random, model["high"])
         results = program.flat(*(device.place(*each) for each in given))
@@ -69,6 +74,31 @@ def _check(device: Host, job: Job, model: Mapping[str, Any], row: Row, report: R
     if not job.fake and (taken > GROWTH or grown > GROWTH):
         report.wrong(f"{row.name}: memory grows: {row.note}")
         row.wrong += 1
+
+
+def _drawn(model: Mapping[str, Any], random: np.random.Generator) -> dict[str, int]:
+    """A size of each symbol; those of one dim are equal."""
+    drawn = {dim: int(random.integers(low, high + 1)) for low, high, dim in model["sizes"].values()}
+    return {name: drawn[dim] for name, (_, _, dim) in model["sizes"].items()}
+
+
+def _new_sizes(device: Host, program: Any, model: Mapping[str, Any], random: np.random.Generator) -> Row:
+    """First calls, each to its end, and the medians of later ones. The row has the mean of the first."""
+    drawn = [_inputs(program, _drawn(model, random), random, model["high"]) for _ in range(NEW)]
+    placed = [[device.place(*each) for each in given] for given in drawn]
+    device.wait()
+    first = [_seconds(device, program, given) for given in placed]
+    steady = [statistics.median(_seconds(device, program, given) for _ in range(AGAIN)) for given in placed]
+    note = f"{sum(first) / sum(steady):.2f} of later calls with the same sizes"
+    return Row(f"{model['name']}, {NEW} new sizes", NEW, microseconds=1e6 * sum(first) / NEW, note=note)
+
+
+def _seconds(device: Host, program: Any, given: Sequence[Any]) -> float:
+    begin = time.perf_counter()
+    results = program.flat(*given)
+    device.wait()
+    del results
+    return time.perf_counter() - begin
 
 
 def _inputs(program: Any, sizes: Mapping[str, int], random: np.random.Generator, high: int) -> list[tuple[Array, str]]:

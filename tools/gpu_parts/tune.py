@@ -57,7 +57,7 @@ class _Memory:
 
 
 def _time(gpu: Gpu, job: Job, launch: Mapping[str, Any], kernels: Mapping[str, Any], memory: _Memory) -> float:
-    """Microseconds of a launch, the mean of some, with what sets its scratch to 0."""
+    """Microseconds of a launch, the mean of some."""
     kernel = kernels[launch["key"]]
     function, facts = gpu.load(launch["key"], kernel["code"], job.folder)
     values = [

@@ -178,7 +178,7 @@ class _Attention:
             self._finish(e, results)
             return
         self._leave(e, tile, part)
-        with w.block(f"if {self.join.is_last(e, tile)}:"):
+        with self.join.last(e, tile):
             self._join(e, tile)
             self._finish(e, results)
 
@@ -339,15 +339,15 @@ class _Attention:
         w, block = e.w, self.block
         first, second, third = self._places(e)
         w.statement(f"top = tl.full([{block.rows}, 1], float('-inf'), tl.float32)")
-        with w.block(f"for part in range(0, {block.parts}):"):
-            w.statement(f"top = tl.maximum(top, {self.join.found(e, tile, 'part', first)})")
+        for (most,) in self.join.found(e, tile, [first], block.rows, block.warps):
+            w.statement(f"top = tl.maximum(top, {most})")
         w.statement("top = tl.where(top == float('-inf'), 0.0, top)")
         w.statement(f"total = tl.zeros([{block.rows}, 1], tl.float32)")
         w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
-        with w.block(f"for part in range(0, {block.parts}):"):
-            w.statement(f"scale = tl.exp2(({self.join.found(e, tile, 'part', first)} - top) * {LOG2_E})")
-            w.statement(f"total += {self.join.found(e, tile, 'part', second)} * scale")
-            w.statement(f"sums += {self.join.found(e, tile, 'part', third)} * scale")
+        for most, part_total, part_sums in self.join.found(e, tile, [first, second, third], block.rows * (self.width + 2), block.warps):
+            w.statement(f"scale = tl.exp2(({most} - top) * {LOG2_E})")
+            w.statement(f"total += {part_total} * scale")
+            w.statement(f"sums += {part_sums} * scale")
 
     # --- lanes ----------------------------------------------------------------------------------------------------------
 

@@ -197,12 +197,12 @@ class _Shared:
         for (_, _, value), places in zip(found, lanes, strict=True):
             self.join.leave(e, tile, part, places, value)
         starts = [e.value(node.operands[len(node.siblings) + node.result], ()) for node, _, _ in found]
-        with w.block(f"if {self.join.is_last(e, tile)}:") as scope, w.not_before(scope):
+        with self.join.last(e, tile) as scope, w.not_before(scope):
             for (node, index, _), start, places in zip(found, starts, lanes, strict=True):
                 total = w.name("total")
                 w.statement(f"{total} = tl.broadcast_to({start}, [1, {BLOCK.columns}])")
-                with w.block(f"for part in range(0, {parts}):"):
-                    w.statement(f"{total} = {combined(reduced_kind(node), node.element, total, self.join.found(e, tile, 'part', places))}")
+                for (value,) in self.join.found(e, tile, [places], BLOCK.columns, BLOCK.warps):
+                    w.statement(f"{total} = {combined(reduced_kind(node), node.element, total, value)}")
                 e.leaves[node] = only_at(node, index, total)
             for root, result in zip(self.body.yields, results, strict=True):
                 index = root_index(self.space, self.nest.index, self.dims, root)

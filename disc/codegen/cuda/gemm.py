@@ -150,12 +150,12 @@ class _Product:
             return
         lanes = w.let(f"tl.arange(0, {block.rows})[:, None] * {block.columns} + tl.arange(0, {block.columns})[None, :]", "i")
         self.join.leave(e, tile, part, lanes, "sums")
-        with w.block(f"if {self.join.is_last(e, tile)}:") as scope:
+        with self.join.last(e, tile) as scope:
             for name in ("gm", "gn"):  # what follows the product is computed here, once there are sums
                 w.bind(name, replace(w.variables[name], scope=scope))
             w.statement(f"sums = tl.zeros([{block.rows}, {block.columns}], tl.float32)")
-            with w.block(f"for part in range(0, {block.parts}):"):
-                w.statement(f"sums += {self.join.found(e, tile, 'part', lanes)}")
+            for (found,) in self.join.found(e, tile, [lanes], block.rows * block.columns, block.warps):
+                w.statement(f"sums += {found}")
             self._store(e, results, "sums", column)
 
     def _lanes(self, e: Emitter, name: str, text: str, axis: int, extent: Dim, size: int, scope: Scope) -> None:

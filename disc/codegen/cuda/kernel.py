@@ -35,7 +35,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory of a call in which the programs of one launch hand values on: `bytes`, of which the first `zeroed` are 0 before it."""
+    """Memory of a call in which the programs of one launch hand values on: `bytes`, the first `zeroed` of which are 0 before and after."""
 
     bytes: Dim
     zeroed: Dim

@@ -236,13 +236,13 @@ class _Rows:
         for (_, _, value), places in zip(found, lanes, strict=True):
             self.join.leave(e, tile, part, places, value)
         starts = [self._start(e, node) for node, _, _ in found]
-        with w.block(f"if {self.join.is_last(e, tile)}:") as scope, w.not_before(scope):
+        with self.join.last(e, tile) as scope, w.not_before(scope):
             totals = [w.name("total") for _ in found]
             for name, start in zip(totals, starts, strict=True):
                 w.statement(f"{name} = tl.broadcast_to({start}, [{block.rows}, 1])")
-            with w.block(f"for part in range(0, {self.parts}):"):
-                for (node, _, _), name, places in zip(found, totals, lanes, strict=True):
-                    w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, self.join.found(e, tile, 'part', places))}")
+            for values in self.join.found(e, tile, lanes, block.rows * len(lanes), block.warps):
+                for (node, _, _), name, value in zip(found, totals, values, strict=True):
+                    w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, value)}")
             self._remember(e, [(node, index, name) for (node, index, _), name in zip(found, totals, strict=True)])
             self._store_groups(e, stored)
 

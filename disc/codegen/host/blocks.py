@@ -159,7 +159,7 @@ class Blocks:
         match step:
             case Launch():
                 own = self.memory.partials.get(step)
-                self.launcher.launch(step, self.partials if own is None else self.pointers[own])
+                self.launcher.launch(step, self.partials if own is None else self.pointers[own], own is None)
             case Allocate():
                 pass
             case Fill():

@@ -113,13 +113,17 @@ class _Function(Blocks):
         b = self.b
         # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address, and
         # what split kernels need, one at a time.
-        splits = dict.fromkeys(
-            launch.kernel.partials for launch in self.launches if launch.kernel.partials is not None and launch not in self.memory.partials
-        )
+        sharing = [each.kernel for each in self.launches if each.kernel.partials is not None and each not in self.memory.partials]
+        splits = dict.fromkeys(kernel.partials for kernel in sharing if kernel.partials is not None)
         behind = plan.size + 2 * LINE
         base = b.demand("alloc", b.bytes(behind + reduce(dim_max, splits, Dim.of(0))))
         self.launcher.fault = base
         self.partials = b.offset(base, b.scalar(behind))
+        # What blocks of a GPU find 0 is 0 again once they have run: it is cleared for all launches at once.
+        blocks = [each.blocks for kernel in sharing for each in kernel.versions if each.blocks is not None]
+        zeroed = dict.fromkeys(each.zeroed for each in blocks if each.zeroed is not None)
+        if zeroed:
+            b.demand("fill", self.partials, b.scalar(reduce(dim_max, zeroed)), b.constant("arith.constant 0 : i32"))
         if self.program.remote:
             if any(launch.kernel.checks_indices and not launch.kernel.runs_in_blocks for launch in self.launches):
                 b.demand("fill", base, b.index(LINE), b.constant("arith.constant 0 : i32"))

@@ -36,7 +36,7 @@ class Launcher:
         self.program, self.b, self.prefix, self.pointers, self.numbers = program, b, prefix, pointers, numbers
         self.tables: dict[tuple[int, ...], str] = {}
         self.fault = ""
-        self._partials = ""
+        self._partials, self._cleared = "", False
 
     def _cost(self, cycles: Dim) -> Dim:
         """In the runtime's unit."""
@@ -49,10 +49,11 @@ class Launcher:
         self._args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         self._features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
 
-    def launch(self, launch: Launch, partials: str) -> None:
-        """partials: the address of memory in which tasks hand values on."""
+    def launch(self, launch: Launch, partials: str, shared: bool) -> None:
+        """partials: the address of memory in which tasks hand values on. shared: with other launches, all of which leave 0 where blocks
+        of a GPU find 0."""
         b, kernel, number = self.b, launch.kernel, self.numbers[launch]
-        self._partials = partials
+        self._partials, self._cleared = partials, shared
         choice = kernel.choice
         number_of_version = self._schedule(choice) if choice is not None else None
         arguments = self._arguments(launch)
@@ -208,7 +209,7 @@ class Launcher:
         self._count(own_counter)
         for offset, (slot, _) in enumerate(slots):
             self._store(place + offset, slot, "i64")
-        if launch.kernel.partials is not None:
+        if launch.kernel.partials is not None and not self._cleared:
             b.demand("fill", self._partials, zeroed, b.constant("arith.constant 0 : i32"))
         if number in self.program.index_checks:
             b.demand("watch", b.index(self.program.index_checks[number]))

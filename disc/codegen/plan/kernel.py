@@ -17,7 +17,8 @@ class Blocks:
 
     grid: how many along x, y, z, up to three. schedule: the number of the one that it is compiled for, of a kernel with a `BlockChoice`;
     None: it runs whatever is chosen; words: that schedule, for display. scratch: bytes of memory of the call in which blocks hand values
-    on, the first `zeroed` of which are 0 before the launch; where it lies is the last argument. None: it takes no such argument.
+    on, the first `zeroed` of which are 0 before the launch, and after it; where it lies is the last argument. None: it takes no such
+    argument.
     An index out of range is written where the device says, and the host does not wait for it.
     """
 
