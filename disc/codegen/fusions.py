@@ -155,7 +155,7 @@ def _place(node: Node, env: ShapeEnv, checked: bool, makers: Sequence[Place | No
     plans = node.attrs.get(PLAN, {})
     assert isinstance(plans, dict)
     texts = {target: str(text) for target, text in plans.items()}
-    return Place(work, node.siblings, keys.key(node), joined, texts, body.arguments, body.lines(), body.modules())
+    return Place(work, node.siblings, keys.key(node), joined, texts, body.arguments, body.lines(weights), body.modules(weights))
 
 
 def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:

@@ -24,7 +24,8 @@ COLORS = {
     "other": "#ec4899", "another": "#84cc16",
 }  # fmt: skip
 LONGEST_FACT = 200  # characters of one line above the table
-ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxes
+ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxes; a narrow screen does not show them
+MARGIN = 6  # pixels beside the boxes there
 
 
 def page(report: Explanation) -> str:
@@ -97,7 +98,8 @@ def _graph(report: Explanation) -> str:
     parts += [_box(report.kernels[group], group, number, rows[number], longest) for number, group in boxes]
     height = len(boxes) * (BOX_HEIGHT + BOX_GAP) + BOX_GAP
     width = ARC_SPACE + BOX_WIDTH + 10
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
+    boxes_alone = f"{ARC_SPACE - MARGIN} 0 {BOX_WIDTH + 2 * MARGIN} {height}"
+    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" data-boxes="{boxes_alone}">{"".join(parts)}</svg>'
 
 
 def _edges(report: Explanation) -> list[tuple[int, int]]:

@@ -139,12 +139,15 @@ def counted_names(ops: Sequence[str]) -> str:
 
 
 def module_text(modules: Sequence[str]) -> str:
-    """ "encoder.layer.3.attention": the module that all of these belong to, or ""."""
+    """ "encoder.layer.3.attention": the module that more than half of these belong to, or "". What stands apart is computed once for
+    several modules, as a mask is, and belongs to the first."""
+    paths = [module.split(".") for module in modules]
     shared: list[str] = []
-    for parts in zip(*(module.split(".") for module in modules), strict=False):
-        if len(set(parts)) > 1:
+    while deeper := [path for path in paths if len(path) > len(shared) and path[: len(shared)] == shared]:
+        (part, count) = Counter(path[len(shared)] for path in deeper).most_common(1)[0]
+        if 2 * count <= len(paths):
             break
-        shared.append(parts[0])
+        shared.append(part)
     return ".".join(shared)
 
 

@@ -7,7 +7,7 @@ MLIR bindings each time. It is made from IR and never edited: decisions are writ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,25 +79,33 @@ class Body:
     nodes: tuple[Node, ...]
     yields: tuple[Node, ...]
 
-    def lines(self) -> tuple[str, ...]:
-        """The user's source lines behind its ops, each once.
+    def lines(self, weights: Set[Node] = frozenset()) -> tuple[str, ...]:
+        """The user's source lines behind its ops, each once. weights: arguments that are.
 
-        Equal constants of a program are one op, with the line of the first: they count where nothing else has a line.
+        Equal constants of a program are one op, with the line of the first, and so is what is made of them alone: they count where nothing
+        else has a line.
         """
-        of_values = tuple(dict.fromkeys(node.line for node in self._varying() if node.line))
-        return of_values or tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
+        of_values = _each_once(node.line for node in self._varying(weights))
+        return of_values or _each_once(node.line for node in self.nodes)
 
-    def modules(self) -> tuple[str, ...]:
-        """The paths of the modules that its ops belong to, each once; constants belong to all that share them, and say nothing."""
-        return tuple(dict.fromkeys(node.module for node in self._varying() if node.module))
+    def modules(self, weights: Set[Node] = frozenset()) -> tuple[str, ...]:
+        """The paths of the modules that its ops belong to, each once; constants belong to all that share them, and say nothing, and weights
+        little: they count where nothing else has a module."""
+        of_values = _each_once(node.module for node in self._varying(weights))
+        return of_values or _each_once(node.module for node in self._varying(frozenset()))
 
-    def _varying(self) -> list[Node]:
-        """The nodes that are not made of constants alone."""
-        fixed: set[Node] = set()
+    def _varying(self, weights: Set[Node]) -> list[Node]:
+        """The nodes that are not made of constants and of these alone."""
+        fixed = set(weights)
         for node in self.nodes:
             if node.op != "input" and fixed.issuperset(node.operands):
                 fixed.add(node)
         return [node for node in self.nodes if node not in fixed]
+
+
+def _each_once(texts: Iterable[str]) -> tuple[str, ...]:
+    """Without empty ones, in order."""
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 class Snapshot:

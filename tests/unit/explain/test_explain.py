@@ -97,8 +97,39 @@ def test_launches_name_their_modules(tmp_path: Path) -> None:
     assert {kernel.kind for kernel in report.kernels} == set(re.findall(r'<span class="(\w+)"><i></i>', page)), "the legend has every kind"
 
 
+class Scaled(nn.Module):
+    """Equal numbers of several layers are one constant, and what all of them make of a mask is computed once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * 0.5 * mask.to(x.dtype).unsqueeze(-1)
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Scaled() for _ in range(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+def test_each_launch_is_of_its_own_layer() -> None:
+    report = disc.compile(Layers().eval(), (torch.randn(2, 3, 8), torch.ones(2, 3, dtype=torch.int64))).explain()
+    compute = [launch for kernel in report.kernels if kernel.kind == "compute" for launch in kernel.launches]
+    assert [module_text(launch.modules) for launch in sorted(compute, key=lambda launch: launch.number)] == [
+        f"layers.{number}" for number in range(3)
+    ]
+
+
 def test_the_module_of_several() -> None:
     assert module_text(["a.b.c", "a.b.d", "a.b"]) == "a.b"
+    assert module_text(["a.0", "a.1.b", "a.1"]) == "a.1" and module_text(["a.0", "a.0.b", "a.1.b", "a.1"]) == "a"
     assert module_text(["a.b"]) == "a.b" and module_text([]) == "" and module_text(["a", "b"]) == "" and module_text(["ab.c", "a.c"]) == ""
 
 
