@@ -19,6 +19,7 @@ from torch._dynamo.eval_frame import innermost_backend
 from disc.frontend.composites import multilabel_margin_loss
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
+from disc.frontend.tensor_indices import traced_indices
 
 aten = torch.ops.aten
 FORMS = {
@@ -37,7 +38,7 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), forms():
+        with config.patch(allow_rnn=True), forms(), traced_indices():
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]

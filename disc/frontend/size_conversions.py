@@ -1,7 +1,8 @@
-"""`int(...)` and `float(...)` of a dynamic size in a model's own code, while it is exported.
+"""`int(...)` and `float(...)` of a dynamic size, or of a tensor, in a model's own code, while it is exported.
 
-Python demands a plain number of these two types, by which torch.export fixes the dim to the example's size, and they cannot be exchanged
-as functions of `math` are: they are types, too. So the code of the user's functions calls `whole` and `real` in their place:
+Python demands a plain number of these two types, by which torch.export fixes the dim to the example's size, and gives up at data. They
+cannot be exchanged as functions of `math` are: they are types, too. So the code of the user's functions calls `whole` and `real` in their
+place:
 
     LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__      (what loads it to be called, and nothing else)
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import math
 import os
 import sys
 import sysconfig
@@ -21,6 +23,8 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 
 import torch
+from torch import Tensor
+from typing_extensions import TypeIs
 
 from disc.frontend.locations import OURS, TORCH
 from disc.frontend.model_functions import functions_of, is_users
@@ -41,12 +45,18 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
             told()
             return torch.sym_int(args[0])
+        if len(args) == 1 and not kwargs and _is_number(args[0]):
+            told()
+            return whole_number(args[0])
         return int(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def real(*args: object) -> object:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
             told()
             return torch.sym_float(args[0])
+        if len(args) == 1 and _is_number(args[0]):
+            told()
+            return args[0].to(torch.float64).item()
         return float(*args)  # pyright: ignore[reportArgumentType]
 
     def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
@@ -57,6 +67,19 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
         return PLAIN.get(found, found) if len(args) == 1 else found
 
     return {"int": whole, "float": real, "isinstance": is_instance, "type": type_of}
+
+
+def _is_number(value: object) -> TypeIs[Tensor]:
+    """Whether it is a tensor that Python can make a number of."""
+    return isinstance(value, Tensor) and not value.is_complex() and all(isinstance(size, int) and size == 1 for size in value.shape)
+
+
+def whole_number(x: Tensor) -> object:
+    """`int(x)`: towards zero, where it is a number that int64 has."""
+    if x.is_floating_point():
+        x = x.to(torch.float64)
+        x = torch.ops.disc.check_finite(torch.where(x.abs() < 2.0**63, x, math.nan))
+    return x.to(torch.int64).item()
 
 
 @contextmanager

@@ -45,6 +45,8 @@ from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
 from disc.frontend.sized_forms import less_by
 from disc.frontend.spectrograms import SPECTROGRAMS
+from disc.frontend.tensor_indices import FORMS as INDEX_FORMS
+from disc.frontend.tensor_indices import traced_indices
 
 Form = Callable[..., object]
 See = Callable[[Callable[..., object], Sequence[object], Mapping[str, object]], None]
@@ -158,7 +160,7 @@ def graphs_of_control_flow() -> Iterator[None]:
 
     higher_order.setup_compilation_env = setup
     try:
-        with sequential_scans(), sizes_of_packed_batches():
+        with sequential_scans(), sizes_of_packed_batches(), traced_indices():
             yield
     finally:
         higher_order.setup_compilation_env = original
@@ -286,7 +288,12 @@ def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: b
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number."""
+    """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number,
+    and one of a size that is given."""
+    if isinstance(num_classes, torch.SymInt):
+        outside = ((x < 0) | (x >= num_classes)).sum().item()
+        torch._check(outside < 1, lambda: "class values must be from 0 to num_classes - 1")
+        return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
     if num_classes != -1:
         return F.one_hot(x, num_classes)
     torch._check(x.min().item() >= 0, lambda: "class values must be non-negative")
@@ -421,6 +428,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **MATRIX_FORMS,
     **SIZED_FORMS,
     **ALIGNMENT_FORMS,
+    **INDEX_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx.experimental._config import patch as oblivious  # pyright: ignore[reportAttributeAccessIssue]
 
 import disc
-from disc.errors import ShapeConstraintError
+from disc.errors import InputValueError, ShapeConstraintError
 from disc.frontend import dynamo
 
 Results = Tensor | Sequence[Tensor]
@@ -83,6 +83,20 @@ def test_numbers_as_sizes_and_as_values() -> None:
         return x[:size] * 2, x[-3:size] + 1, torch.zeros(size * size) + 1, x * x.argmax().item(), x * x.max().item() + 1, x[size:]
 
     check(function, *([torch.randn(length), torch.tensor(n)] for length, n in ((5, 4), (7, 0), (7, -2), (3, 99), (3, 1), (4, -9))))
+
+
+def test_python_makes_numbers_of_tensors() -> None:
+    """`int(x)` and `float(x)` in a model's own code."""
+
+    def function(x: Tensor, n: Tensor) -> Results:
+        counts = torch.zeros(int(n.max()) + 1).index_add(0, n, x)
+        return counts, torch.arange(int(x.sum())) + 1, x * int((x > 0).all()), x * (float(x.mean()) ** 2 + float(n[0])), x[: int(n[0])]
+
+    calls = [[torch.rand(length) * 4, torch.randint(0, 5, (length,))] for length in (5, 1, 7, 13)]
+    compiled = check(function, *calls, [torch.tensor([-0.9, 0.5]), torch.tensor([0, -0])])
+    for number in (torch.inf, torch.nan):
+        with pytest.raises(InputValueError, match=r"check_finite at test_data_sizes.py:\d+: a number is nan"):
+            compiled(torch.tensor([number]), torch.tensor([1]))
 
 
 @pytest.mark.long

@@ -85,3 +85,12 @@ def test_a_negative_variance_is_refused_in_each_call() -> None:
         torch.testing.assert_close(executable(*given), F.gaussian_nll_loss(*given))
     with pytest.raises(ShapeConstraintError, match=r"compiled.py:\d+ must be at most 0: got 1"):
         executable(torch.ones(2, 2), torch.ones(2, 2), torch.tensor([[1.0, 1.0], [1.0, -0.5]]))
+
+
+def test_as_many_classes_as_a_size() -> None:
+    compiled = disc.compile(Wrapped(lambda x, y: F.one_hot(x, y.shape[0])), (torch.arange(4), torch.ones(9)))
+    for places, classes in ((3, 7), (0, 5), (1, 1), (9, 9)):
+        x, y = torch.arange(places), torch.ones(classes)
+        assert torch.equal(compiled(x, y), F.one_hot(x, classes))
+    with pytest.raises(ShapeConstraintError, match=r"test_sized_forms.py:\d+"):
+        compiled(torch.arange(9), torch.ones(7))
