@@ -424,15 +424,19 @@ def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     run = _compile_step(
         Imported(program.module, program.weights, names, OutputSpec(program.result_names)), settings, _place(cut.module.graph)
     )
-    whole = [place for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)]
+    numbers = {place: _number_type(node) for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)}
 
     def execute(inputs: list[object]) -> Sequence[object]:
         results = list(run(cut.turn(inputs)))
-        for place in whole:
-            results[place] = int(results[place])  # pyright: ignore[reportArgumentType]
+        for place, kind in numbers.items():
+            results[place] = kind(results[place])  # pyright: ignore[reportArgumentType]
         return cut.assemble(inputs, results)
 
     return execute
+
+
+def _number_type(node: fx.Node) -> type[int | float]:
+    return float if isinstance(node.meta["val"], torch.SymFloat | float) else int
 
 
 def _trace(name: str, text: Callable[[], str]) -> None:

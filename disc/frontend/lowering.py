@@ -587,7 +587,8 @@ class _Lowering:
                 constants[position] = output
                 continue
             value = self._argument_value(output)
-            tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), torch.int64)
+            kind = torch.float64 if isinstance(output.meta.get("val"), torch.SymFloat) else torch.int64
+            tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), kind)
             if tensor.dtype in PARTS and position not in buffers:
                 whole.append(len(names))
             names.append(name)

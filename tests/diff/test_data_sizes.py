@@ -204,6 +204,47 @@ def test_captured_by_dynamo() -> None:
     assert dynamo.statistics().graphs == 1 and not dynamo.statistics().eager
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_floats_that_a_graph_hands_to_python(length: int) -> None:
+    """They are what they are, not the integer below."""
+
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.sin() if y.sum().item() > 3 else y.cos()
+
+    torch._dynamo.reset()
+    with dynamo_config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(function, backend="disc")
+        for last in (3.0004, 3.9, 2.9996, -3.5):
+            x = torch.full((length,), last / 2 / max(length, 1))
+            torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.unique(x) + 1, lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+        lambda x: torch.unique_consecutive(x) + 1, lambda x: x.masked_select(x > 0) + 1, lambda x: x[x > 0] + 1,
+        lambda x: torch.nonzero(x), lambda x: x.flatten()[torch.arange(x.numel())] + 1,
+    ],
+)  # fmt: skip
+def test_graphs_of_torch_compile_without_elements(function: Callable[[Tensor], Results], shape: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    with dynamo_config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, backend="disc", fullgraph=True, options={"strict": True})
+        wanted, got = function(torch.zeros(shape)), compiled(torch.zeros(shape))
+    for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (wanted, got)), strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+
+
+def test_rows_of_no_rows_are_refused() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, i: x[i] + 1, backend="disc", options={"strict": True})
+    with pytest.raises((ShapeConstraintError, IndexError), match=r"out of (range|bounds)"):
+        compiled(torch.zeros(0, 3), torch.zeros(2, dtype=torch.int64))
+
+
 def test_what_a_program_asserts_of_a_size_is_checked_where_it_is_bound() -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         chosen = x[x > 0]

@@ -153,9 +153,10 @@ def _require_elements(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
 
 
 def _asked_for(e: OpBuilder, call: Call, *results: Tensor) -> tuple[Tensor, ...]:
-    """The results; where PyTorch was not asked for one, nothing."""
-    shapes = [to_shape(each.shape) for each in call.results]
-    return tuple(e.full(0, (0,), INDEX) if shape == (0,) else each for each, shape in zip(results, shapes, strict=True))
+    """The results; where PyTorch was not asked for one behind the first, nothing."""
+    first, *others = results
+    shapes = [to_shape(each.shape) for each in call.results[1:]]
+    return (first, *(e.full(0, (0,), INDEX) if shape == (0,) else each for each, shape in zip(others, shapes, strict=True)))
 
 
 def unique(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:

@@ -27,7 +27,7 @@ def take(e: OpBuilder, x: Tensor, indices: Tensor, dims: Sequence[int], vector: 
         f"#stablehlo.gather<offset_dims = {offset}, collapsed_slice_dims = {sorted(dims)}, start_index_map = {list(dims)}, "
         f"index_vector_dim = {len(leading)}>"
     )
-    if is_static(sizes):
+    if is_static(sizes) and all(x.shape[i] != 0 for i in dims):  # a static slice must fit, also where none is taken
         slices = integers([int(size) for size in sizes if isinstance(size, int)])
         return e.op("stablehlo.gather", [x.value, indices.value], shape, x.dtype, dimension_numbers=attribute, slice_sizes=slices)
     operands = [x.value, indices.value, e.integer_operand(sizes)]
