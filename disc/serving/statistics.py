@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -43,8 +43,8 @@ class BatchDurations:
 @dataclass
 class Totals:
     """success, queue, join, run, split: per request (of a joined call, each counts the whole of it). rows, calls: executed.
-    buckets: requests by time, upper ends BUCKETS_MS and one more. last_ms: of the last request, since 1970. errors: the last ones, each
-    with seconds since 1970, its reason, and what the client was told."""
+    buckets: requests by time, upper ends BUCKETS_MS and one more. last_ms: of the last request, since 1970. errors: the last different
+    ones, by reason and what clients were told, the latest behind: seconds since 1970, and how often since it stands here."""
 
     success: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
@@ -59,7 +59,7 @@ class Totals:
     jobs: Counter[int] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_MS) + 1))
-    errors: deque[tuple[float, str, str]] = field(default_factory=lambda: deque(maxlen=ERRORS_KEPT))
+    errors: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
 
     @property
     def fail(self) -> Duration:
@@ -102,7 +102,11 @@ class Statistics:
     def failure(self, ns: int, reason: str, text: str) -> None:
         with self._lock:
             self._totals.failures[reason].add(ns)
-            self._totals.errors.append((time.time(), reason, text[:TEXT_KEPT]))
+            errors, key = self._totals.errors, (reason, text[:TEXT_KEPT])
+            _, count = errors.pop(key, (0.0, 0))
+            errors[key] = time.time(), count + 1
+            if len(errors) > ERRORS_KEPT:
+                del errors[next(iter(errors))]
 
     def recent(self) -> dict[str, object]:
         """As of `Recent.figures`."""

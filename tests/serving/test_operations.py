@@ -136,6 +136,20 @@ def test_the_last_minute_and_the_last_errors(client: Client) -> None:
     assert status["usage"]["memory_bytes"] > 1 << 20 and status["usage"]["cores"] >= 0 and status["metrics_here"] is False
 
 
+def test_an_error_that_goes_on_leaves_others_in_sight(client: Client) -> None:
+    """Each stands once, the latest first."""
+    with pytest.raises(grpc.RpcError):
+        client.infer("twice", x=np.full((1, 1, 1), 1, np.float32))
+    before = json.loads(get(client.server.http_port, "/status.json")[0])["models"][0]["errors"]
+    for _ in range(30):
+        with pytest.raises(grpc.RpcError):
+            client.infer("twice", x=np.full((1, 1), -7, np.float32))
+    after = json.loads(get(client.server.http_port, "/status.json")[0])["models"][0]["errors"]
+    assert "must not be -7" in after[0]["text"] and after[1] == before[0] and "must have 2 dims" in before[0]["text"]
+    known = {(each["reason"], each["text"]): each["count"] for each in before}
+    assert after[0]["count"] == 30 + known.get((after[0]["reason"], after[0]["text"]), 0)
+
+
 def test_request_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "disc.serving"):
         client.infer("twice", x=X)

@@ -77,7 +77,7 @@ def test_the_page_shows_each_model_and_what_it_did(seen: dict[str, dict[str, Any
     assert re.search(r"Requests in one call\s+1\s+[\d,]+", twice) and "rows" not in twice and "Kernel versions" in twice
     assert re.search(r"Sizes seen \(S0 = x\.0, S1 = x\.1\)\s+S0=\d+,S1=\d+\s+\d+", twice) and re.search(r"\d+ more\s+[\d,]+", twice)
     assert re.search(r"Failures\s+OTHER\s+\d+", twice) and re.search(
-        r"Last errors\s+\d+:\d+:\d+\s+OTHER\s+every value must not be -7", twice
+        r"Last errors\s+\d+:\d+:\d+\s+[\d,]+ ×\s+OTHER\s+every value must not be -7", twice
     )
     assert "no batch dim is proved" in add and "Failures" not in add and re.search(r"failed\s+0", add)
 

@@ -49,7 +49,10 @@ def _model(model: LoadedModel) -> dict[str, object]:
             "model": total.run.ns / max(total.run.count, 1) / 1e6,
         },
         "recent": model.statistics.recent(),
-        "errors": [{"time": when, "reason": reason, "text": text} for when, reason, text in reversed(total.errors)],
+        "errors": [
+            {"time": when, "count": count, "reason": reason, "text": text}
+            for (reason, text), (when, count) in reversed(total.errors.items())
+        ],
         "example": _example(model),
         "calls": total.calls,
         "rows": total.rows,
