@@ -37,7 +37,7 @@ def test_every_time_is_positive_and_grows_with_the_product(number: int) -> None:
     gpu = GPUS[number]
     for kind in KINDS:
         for schedule in FAMILIES[gpu.architecture][kind]:
-            small, large = (seconds(schedule, Point(64, 1024, size, 1, gpu.sms, False), gpu, kind) for size in (4096, 65536))
+            small, large = (seconds(schedule, Point(16, 1024, size, 1, gpu.sms, False), gpu, kind) for size in (4096, 65536))
             assert 0 < small < large < math.inf
 
 
