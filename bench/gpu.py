@@ -56,7 +56,7 @@ def report(record: dict[str, Any]) -> str:
     machine = record["machine"]
     lines = [f"# {machine['gpu']}", f"{record['date']}, commit {machine['commit']}, `{record['command']}`."]
     before = f"load {machine['load']} on {machine['cores']} cores, GPU {machine['gpu_busy']} %"
-    lines.append(f"Before it: {before}." if not record["smoke"] else f"Not idle: {'; '.join(record['smoke'])}.")
+    lines.append(f"Before it: {before}." if not record["smoke"] else f"Not known to be idle: {'; '.join(record['smoke'])}.")
     lines.append("Times of disc and of the peer (eager PyTorch, or what the note names) in the same run; a ratio above 1: disc is faster.")
     for part, found in record["results"].items():
         rows = [_cells(row) for row in found["rows"]]

@@ -89,11 +89,11 @@ def kinds(path: Path) -> int:
         asked = [(first, trees[192]), (attended, heads), (second, trees[64])]
         several = [(each, tree) for each, tree in asked if len(tree.schedules) > 1]  # of one alone nothing is asked
         assert seen.chosen == [(each, tree.choose(each), len(tree.schedules)) for each, tree in several] and len(several) > 1
-        shares = heads.schedules[heads.choose(attended)].parts > 1
-        # Where keys are many and rows are few, blocks share the keys: through memory that is cleared once a call, whose address they have.
+        shares = sum(tree.schedules[tree.choose(each)].parts > 1 for each, tree in asked)
+        # Where rows are few, blocks share the keys or the values of k: through memory that is cleared once a call, whose address they have.
         ((cleared, count),) = seen.filled
         assert count == COUNTERS and cleared % 64 == 0
-        assert [launch.arguments[-1] for launch in seen.launches].count(cleared) == (shares and rows > 0)
+        assert [launch.arguments[-1] for launch in seen.launches].count(cleared) == (shares if rows > 0 else 0)
         checked += len(seen.launches)
     return checked
 
