@@ -55,8 +55,10 @@ def report(record: dict[str, Any]) -> str:
     """A table of each part. A ratio is the peer's time over ours: above 1, disc is faster."""
     machine = record["machine"]
     lines = [f"# {machine['gpu']}", f"{record['date']}, commit {machine['commit']}, `{record['command']}`."]
-    before = f"load {machine['load']} on {machine['cores']} cores, GPU {machine['gpu_busy']} %"
-    lines.append(f"Before it: {before}." if not record["smoke"] else f"Not known to be idle: {'; '.join(record['smoke'])}.")
+    if record["smoke"]:
+        lines.append(f"Not known to be idle: {'; '.join(record['smoke'])}.")
+    else:
+        lines.append(f"Before it: load {machine['load']} on {machine['cores']} cores, GPU {machine['gpu_busy']} %.")
     lines.append("Times of disc and of the peer (eager PyTorch, or what the note names) in the same run; a ratio above 1: disc is faster.")
     for part, found in record["results"].items():
         rows = [_cells(row) for row in found["rows"]]
