@@ -158,6 +158,8 @@ def _steps(model: Any, path: Path) -> dict[str, object]:
     batch, past, tokens, kept = 2, 3, 4, 5
     accepted = inspect.signature(model.forward).parameters
     problem = "takes no past_key_values"
+    if "cache" in accepted:
+        problem += f", which transformers {transformers.__version__} calls cache (disc.hf generates with 5.23)"
     cache: Any = transformers.DynamicCache()
     if "past_key_values" in accepted:
         try:

@@ -328,3 +328,17 @@ def test_generation_that_does_not_go(llama: tuple[Any, DiscModelForCausalLM], fo
         DiscModelForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(AttributeError, match="no attribute 'DiscModelForPoetry'"):
         _ = disc.hf.DiscModelForPoetry  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_transformers_whose_caches_have_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As from 5.24 on."""
+    small = LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    LlamaForCausalLM(small).save_pretrained(tmp_path)
+
+    def forward(self: LlamaForCausalLM, input_ids: torch.Tensor | None = None, cache: object = None) -> None: ...
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
+    with pytest.raises(
+        UnsupportedFormatError, match=r"takes no past_key_values, which transformers [\d.]+ calls cache \(disc.hf generates"
+    ):
+        DiscModelForCausalLM.from_pretrained(tmp_path)
