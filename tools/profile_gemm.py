@@ -170,7 +170,11 @@ def _range(text: str) -> range:
 def _grouped(points: Sequence[Point], size: int = 60) -> list[Point]:
     """In the same order but for groups, within which sizes that share a program stand next to each other."""
     groups = (points[start : start + size] for start in range(0, len(points), size))
-    return [point for group in groups for point in sorted(group, key=lambda each: (each.weights, each.transposed, each.n, each.k, each.m))]
+    return [
+        point
+        for group in groups
+        for point in sorted(group, key=lambda each: (each.weights, each.transposed, each.strided, each.n, each.k, each.m))
+    ]
 
 
 def _kept() -> Kept:
@@ -226,8 +230,9 @@ def _report(kept: Kept, leaves: int) -> Tree:
     print(fitted.describe())
     for name, some in (
         ("weights", [each for each in records if each.point.weights]),
-        ("products", [each for each in records if not each.point.weights and not each.point.transposed]),
+        ("products", [each for each in records if not (each.point.weights or each.point.transposed or each.point.strided)]),
         ("products, B transposed", [each for each in records if each.point.transposed]),
+        ("products, A transposed", [each for each in records if each.point.strided]),
     ):
         ratios = np.array([record.library / min(record.seconds.values()) for record in some if record.library])
         if len(ratios):

@@ -43,12 +43,12 @@ class _Linears(nn.Module):
 
 
 class _Product(nn.Module):
-    def __init__(self, transposed: bool) -> None:
+    def __init__(self, transposed: bool, strided: bool) -> None:
         super().__init__()
-        self.transposed = transposed
+        self.transposed, self.strided = transposed, strided
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(x, y.mT if self.transposed else y)
+        return torch.matmul(x.mT if self.strided else x, y.mT if self.transposed else y)
 
 
 def on_this_machine(compile_with: CompileWith, library: bool = False) -> Measure:
@@ -94,7 +94,7 @@ class Bench:
         return Record(point, seconds, self._library(model, inputs, point.threads) / count if self.library else None)
 
     def _compiled(self, point: Point) -> tuple[nn.Module, Executable]:
-        key = (point.n, point.k, _copies(point)) if point.weights else (int(point.transposed),)
+        key = (point.n, point.k, _copies(point)) if point.weights else (int(point.transposed), int(point.strided))
         if self._program is None or key != self._key:
             self._program = None  # its memory goes before the next one's comes
             self._key, self._program = key, self._compile(point)
@@ -108,8 +108,9 @@ class Bench:
             dynamic: tuple[object, ...] = (({0: auto},) * _copies(point),)
             example = (torch.zeros(7, point.k),) * _copies(point)
         else:
-            model, dynamic = _Product(point.transposed), ({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto})
-            example = (torch.zeros(3, 7, 11), torch.zeros(3, 13, 11) if point.transposed else torch.zeros(3, 11, 13))
+            model, dynamic = _Product(point.transposed, point.strided), ({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto})
+            left = torch.zeros(3, 11, 7) if point.strided else torch.zeros(3, 7, 11)
+            example = (left, torch.zeros(3, 13, 11) if point.transposed else torch.zeros(3, 11, 13))
         return model, self.compile_with(model.eval(), example, dynamic, every_schedule(self.schedules))
 
     def _inputs(self, point: Point) -> tuple[torch.Tensor, ...]:
@@ -118,7 +119,7 @@ class Bench:
             return (torch.randn(point.m, point.k, generator=generator),) * _copies(point)
         left = torch.randn(point.batch, point.m, point.k, generator=generator)
         right = torch.randn(point.batch, point.k, point.n, generator=generator)
-        return left, right.mT.contiguous() if point.transposed else right
+        return left.mT.contiguous() if point.strided else left, right.mT.contiguous() if point.transposed else right
 
     def _library(self, model: nn.Module, inputs: tuple[torch.Tensor, ...], threads: int) -> float:
         before = torch.get_num_threads()

@@ -32,7 +32,7 @@ ATTENTION_BATCHES = (1, 4, 12, 32, 96, 192, 512, 1024)
 @dataclass(frozen=True)
 class Point:
     """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then);
-    transposed: B lies as [batch, n, k] in memory. threads: that share the product; of a GPU, its SMs."""
+    transposed: B lies as [batch, n, k] in memory. threads: that share the product; of a GPU, its SMs. strided: A lies as [batch, k, m]."""
 
     m: int
     n: int
@@ -41,6 +41,7 @@ class Point:
     threads: int
     weights: bool
     transposed: bool = False
+    strided: bool = False
 
     @property
     def features(self) -> tuple[int, int, int, int, int]:

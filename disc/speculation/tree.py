@@ -77,12 +77,15 @@ class Tree(DecisionTree[Schedule]):
         nodes = ((feature, threshold, 1, len(moved) + 1), *moved, (LEAF, len(self.schedules), 0, 0))
         return Tree((*self.schedules, schedule), nodes)
 
-    def with_between(self, feature: int, low: int, high: int, other: int, threshold: int, schedule: Schedule) -> Tree:
-        """The tree that chooses `schedule` where low < features[feature] <= high and features[other] > threshold, and elsewhere as this
-        one does."""
-        moved = [(number, limit, *((0, 0) if number == LEAF else (left + 3, right + 3))) for number, limit, left, right in self.nodes]
-        last = len(moved) + 3
-        nodes = ((other, threshold, 3, 1), (feature, low, 3, 2), (feature, high, last, 3), *moved, (LEAF, len(self.schedules), 0, 0))
+    def with_between(self, feature: int, low: int, high: int | None, other: int, threshold: int, schedule: Schedule) -> Tree:
+        """The tree that chooses `schedule` where low < features[feature] <= high (None: without end) and features[other] > threshold, and
+        elsewhere as this one does."""
+        own = 2 if high is None else 3  # where the nodes of this tree begin
+        moved = [(number, limit, *((0, 0) if number == LEAF else (left + own, right + own))) for number, limit, left, right in self.nodes]
+        last = len(moved) + own
+        below = () if high is None else ((feature, high, last, own),)
+        first = ((other, threshold, own, 1), (feature, low, own, last if high is None else 2), *below)
+        nodes = (*first, *moved, (LEAF, len(self.schedules), 0, 0))
         return Tree((*self.schedules, schedule), nodes)
 
     def digest(self) -> str:

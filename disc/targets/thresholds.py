@@ -340,6 +340,7 @@ class RuleThresholds:
     """The rules of `speculation/policy.py`, which overrule the tree of schedules.
 
     resident_bytes: bytes of a packed B, at most, that stays in L2; result_bytes: bytes of a result, beyond which it does not.
+    direct_rows: rows beyond which parts of a deep B that is read in place are kept in L2.
     few_tasks: panels of all batches up to which, and shared_rows: rows beyond and up to which, a tile is a task where there are more
     threads than panels.
     split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,
@@ -348,6 +349,7 @@ class RuleThresholds:
 
     resident_bytes: int
     result_bytes: int
+    direct_rows: int
     few_tasks: int
     shared_rows: tuple[int, int]
     split_rows: tuple[tuple[int, int], ...]

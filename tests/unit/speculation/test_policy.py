@@ -15,9 +15,14 @@ from disc.codegen.x86.gemm import kernels
 from disc.shapes import Dim
 from disc.speculation.policy import (
     BLOCKS,
+    DEEP,
+    DEEP_SHARED,
     RULES,
     SHARED,
     STREAMED,
+    STRIDED,
+    STRIDED_SHARED,
+    WHOLE_K,
     Product,
     Pruned,
     apply_rules,
@@ -29,6 +34,8 @@ from disc.speculation.policy import (
     ruled_schedules,
     share_tiles,
     split_k,
+    stay_with_columns,
+    stay_with_parts,
     stream_small_b,
 )
 from disc.speculation.quality import judge_rules
@@ -55,6 +62,69 @@ def test_a_small_b_is_streamed_past() -> None:
     assert stream_small_b(layer(256, largest)) and not stream_small_b(layer(256, largest + 1))
     assert not stream_small_b(layer(64, 64))  # a single panel
     assert not stream_small_b(layer(256, 64, packed=False))
+
+
+def direct(n: int, k: int, strided: bool = False) -> Product:
+    """A product of two activations, B read in place."""
+    return replace(layer(n, k, packed=False), direct=True, strided=strided)
+
+
+def test_parts_of_a_deep_b_read_in_place_serve_many_rows() -> None:
+    found, rows = stay_with_parts(direct(512, WHOLE_K + 1)), LIMITS.direct_rows
+    assert [each.schedule for each in found] == [DEEP, DEEP_SHARED]
+    assert [found[0].decides(m, 1) for m in (rows, rows + 1)] == [False, True]
+    assert [found[1].decides(rows + 1, threads) for threads in (8, 9)] == [False, True]  # more threads than panels
+    assert not stay_with_parts(direct(512, WHOLE_K)) and not stay_with_parts(layer(512, 2 * WHOLE_K, packed=False))
+    assert not stay_with_parts(replace(direct(512, 1), k=Dim.symbol("k")))
+
+
+def test_panels_share_the_columns_of_a_strided_a() -> None:
+    """Whatever k is, as the rows of a batch are."""
+    found = stay_with_columns(replace(direct(512, 1, strided=True), k=Dim.symbol("k")))
+    assert [each.schedule for each in found] == [STRIDED, STRIDED_SHARED]
+    assert [found[0].decides(m, 1) for m in (STRIDED.rows, STRIDED.rows + 1)] == [False, True]
+    assert [found[1].decides(STRIDED.rows + 1, threads) for threads in (8, 9)] == [False, True]
+    assert not stay_with_columns(direct(512, 100)) and not stay_with_columns(direct(64, 100, strided=True))  # a single panel
+    assert not stay_with_columns(replace(direct(512, 100, strided=True), direct=False))  # each task would pack B
+
+
+def test_a_gradient_of_a_weight_takes_its_columns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler says of the product what the rule asks, and the result is eager's at sizes around those of tasks."""
+    asked: list[Product] = []
+
+    def note(tree: Tree, product: Product) -> Pruned:
+        asked.append(product)
+        return apply_rules(tree, product)
+
+    class Gradient(nn.Module):
+        def forward(self, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            return gradient.t() @ rows
+
+    monkeypatch.setattr(kernels, "apply_rules", note)
+    auto = torch.export.Dim.AUTO
+    for columns in (240, 241, 500):
+        example = torch.zeros(5, columns), torch.zeros(5, 130)
+        exe = disc.compile(Gradient(), example, ({0: auto}, {0: auto}), options=disc.Options(cache=False))
+        found = asked.pop()
+        assert found.direct and found.strided
+        assert [each.decides(columns, 1) for each in stay_with_columns(found)] == [columns > STRIDED.rows, False]
+        for rows in (1, 7, 513):
+            gradient, x = torch.randn(rows, columns), torch.randn(rows, 130)
+            torch.testing.assert_close(exe(gradient, x), gradient.t() @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_with_a_deep_b_is_eagers() -> None:
+    """At numbers of rows on both sides of the threshold and of a task's."""
+    right, auto = torch.randn(WHOLE_K + 700, 130), torch.export.Dim.AUTO
+
+    class Deep(nn.Module):
+        def forward(self, x: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return x @ right
+
+    exe = disc.compile(Deep(), (torch.zeros(5, right.shape[0]), right), ({0: auto}, {}), options=disc.Options(cache=False))
+    for rows in (1, LIMITS.direct_rows, LIMITS.direct_rows + 1, DEEP.rows + 3):
+        x = torch.randn(rows, right.shape[0])
+        torch.testing.assert_close(exe(x, right), x @ right, rtol=1e-3, atol=1e-3)
 
 
 def test_tiles_are_shared_where_threads_are_more_than_panels() -> None:
@@ -101,7 +171,9 @@ def test_the_last_rule_that_decides_is_taken_else_the_tree(seed: int) -> None:
     pick, tree = random.Random(seed), read_tree(PACKAGED.read_text())
     for _ in range(25):
         n, k = pick.choice([16, 48, 61, 64, 96, 128, 192, 256, 300, 768, 1024]), pick.choice([64, 300, 1024, 2048, 4096, 16384])
-        product = layer(n, k, batch=pick.choice([1, 1, 1, 2]), packed=pick.random() < 0.8)
+        product = layer(n, k, batch=pick.choice([1, 1, 1, 2]), packed=pick.random() < 0.6)
+        if not product.packed and pick.random() < 0.7:
+            product = replace(product, direct=True, strided=pick.random() < 0.5)
         finished = apply_rules(tree, product).tree
         overrides = [each for rule in RULES for each in rule(product)]
         limits = [limit for each in overrides for limit in (each.low, each.high) if limit is not None]
@@ -116,6 +188,7 @@ def test_the_last_rule_that_decides_is_taken_else_the_tree(seed: int) -> None:
 def test_no_rule_is_dead() -> None:
     """Each decides somewhere where no other one does."""
     products = [layer(n, k) for n in (64, 192, 256) for k in (64, 4096)]
+    products += [direct(512, 2 * WHOLE_K), direct(512, 64, strided=True)]
     found = {rule: {each.schedule for product in products for each in rule(product)} for rule in RULES}
     assert all(found.values()) and not set.intersection(*found.values())
 

@@ -60,17 +60,18 @@ def test_another_schedule_above_a_threshold(seed: int) -> None:
         assert chosen == (other if features[0] > 50 else tree.schedules[tree.choose(features)])
 
 
+@pytest.mark.parametrize("high", [60, None])
 @pytest.mark.parametrize("seed", range(5))
-def test_another_schedule_between_thresholds(seed: int) -> None:
+def test_another_schedule_between_thresholds(seed: int, high: int | None) -> None:
     tree, generator = random_tree(seed), random.Random(seed)
     other = Schedule(6, 7, 1, 1)
-    both = tree.with_between(0, 10, 60, 4, 30, other)
+    both = tree.with_between(0, 10, high, 4, 30, other)
     assert read_tree(both.to_json()) == both
     pruned = both.prune({3: 20})
     for _ in range(200):
         features = [generator.randrange(110) for _ in FEATURES]
         features[3] = 20
-        wanted = other if 10 < features[0] <= 60 and features[4] > 30 else tree.schedules[tree.choose(features)]
+        wanted = other if 10 < features[0] <= (high or 110) and features[4] > 30 else tree.schedules[tree.choose(features)]
         assert both.schedules[both.choose(features)] == pruned.schedules[pruned.choose(features)] == wanted
 
 

@@ -143,7 +143,7 @@ def product_of(gemm: Gemm) -> Product:
     c = gemm.contraction
     return Product(
         c.m, c.n, gemm.panel_rows(), c.batch, gemm.panel, gemm.panel_step, ELEMENT_BYTES[c.node.element], gemm.packed,
-        gemm.target.thresholds.device.rules,
+        gemm.target.thresholds.device.rules, gemm.direct, _is_strided(gemm),
     )  # fmt: skip
 
 
