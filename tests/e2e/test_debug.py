@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from disc.cli.main import main
+from disc.codegen.x86 import elementwise
 from disc.errors import CompilerBug
 from disc.ir.dialect import disc_context
 from disc.ir.passes import CompileState, Pass, run_passes
@@ -102,3 +104,45 @@ def test_mistakes(arguments: list[str], message: str, tmp_path: Path, capsys: py
         (tmp_path / name).write_text("no zip")
     assert main(["debug", *(each.format(tmp_path) for each in arguments)]) == 1
     assert message in capsys.readouterr().err
+
+
+FACTORY = """
+import torch
+
+class Steps(torch.nn.Module):
+    def forward(self, x, scale):
+        y = (x - x.mean(-1, keepdim=True)) * scale
+        return torch.softmax(y @ y.T, -1)
+
+def build():
+    return Steps(), (torch.randn(3, 8), 2.0)
+"""
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_bisect_names_the_kernel_that_is_wrong(
+    planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bisected_factory.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISC_CACHE", "0")
+    if planted:
+        monkeypatch.setitem(elementwise.RULES, "stablehlo.subtract", elementwise.RULES["stablehlo.add"])
+    assert main(["debug", "bisect", "bisected_factory:build", "--sizes", "5x7"]) == 0
+    *kernels, verdict = capsys.readouterr().out.splitlines()
+    assert len(kernels) >= 2 and all("[5, " in each for each in kernels)
+    if planted:
+        assert re.fullmatch(r"first wrong: \w+ result 0, of bisected_factory\.py:6.*; later ones .*", verdict) and kernels[0].endswith(
+            "<<<<"
+        )
+    else:
+        assert "<<<<" not in "".join(kernels) and verdict.startswith("no kernel computes other values")
+
+
+def test_sizes_of_other_ranks_are_answered_with_those_of_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bisected_factory.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    assert main(["debug", "bisect", "bisected_factory:build", "--sizes", "2"]) == 1
+    assert "of ranks 2, such as 3x8" in capsys.readouterr().err
