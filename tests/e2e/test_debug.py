@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from disc.cli.debug.reduce import command_check
 from disc.cli.main import main
 from disc.codegen.x86 import elementwise
 from disc.errors import CompilerBug
@@ -69,6 +70,13 @@ def test_reduce_needs_nothing_but_a_report(report: Path) -> None:
     command = [sys.executable, "-m", "disc.cli", "debug", "reduce", str(report), "--match", "at stage fused", "--seconds", "60"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     assert "return" in done.stdout and done.stdout.count("stablehlo.") < 2
+
+
+def test_what_a_check_leaves_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing command of ours writes a report, hundreds of times."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert command_check("mktemp; false #", "")("module {}") and list(tmp_path.iterdir()) == []
 
 
 def test_opt_is_the_program_that_golden_tests_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ The command fails when its exit status is not 0 and, with --match, its output ho
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -291,14 +292,16 @@ def _constants_inlined(text: str) -> str:
 
 
 def command_check(command: str, match: str) -> Callable[[str], bool]:
-    """A check that runs a shell command on a file with the module."""
+    """A check that runs a shell command on a file with the module. What the command leaves for temporary files goes with it: a report for
+    each time that it fails."""
 
     def fails(text: str) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "candidate.mlir"
             path.write_text(text)
             line = command.replace("{}", str(path)) if "{}" in command else f"{command} {path}"
-            done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+            temporary = {**os.environ, "TMPDIR": folder}
+            done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=temporary)
         return done.returncode != 0 and match in done.stdout + done.stderr
 
     return fails
