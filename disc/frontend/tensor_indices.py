@@ -1,4 +1,4 @@
-"""Tensors of no dims as indices, `x[i]` and `x[:, i] = y`: they are data, so rows are gathered and scattered.
+"""Tensors of no dims as indices, `x[i]` and `x[:, i] = y`: they are data, so rows are gathered and scattered. And parts that are written.
 
 PyTorch reads such an index as a number, which a trace has not: where it is written by, and in what Dynamo traces, it gives up.
 
@@ -80,11 +80,27 @@ def put(x: Tensor, index: object, value: object) -> None:
 
 
 def set_item(x: Tensor, index: object, value: object) -> None:
-    """`torch.Tensor.__setitem__`."""
-    if place_of_number(x, _entries(index)) is None:
-        torch.Tensor.__setitem__(x, index, value)  # pyright: ignore[reportArgumentType]
-    else:
+    """`torch.Tensor.__setitem__`. Where PyTorch's own writes a part, it compares the part's sizes with 1, which excludes sizes of x."""
+    entries = _entries(index)
+    if place_of_number(x, entries) is not None:
         put(x, index, value)
+        return
+    if any(isinstance(size, torch.SymInt) for size in x.shape) and all(map(_is_basic, entries)):
+        part = x[entries]
+        if isinstance(value, int | float):
+            part.fill_(value)
+            return
+        if isinstance(value, Tensor) and value.dim() <= part.dim():
+            part.copy_(value)
+            return
+    torch.Tensor.__setitem__(x, index, value)  # pyright: ignore[reportArgumentType]
+
+
+def _is_basic(entry: object) -> bool:
+    """Whether an index of such entries is a view."""
+    if isinstance(entry, slice):
+        return not any(isinstance(each, Tensor) for each in (entry.start, entry.stop, entry.step))
+    return entry is None or entry is Ellipsis or (isinstance(entry, int | torch.SymInt) and not isinstance(entry, bool))
 
 
 # --- what Dynamo traces ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tensors of no dims as indices: in programs, in what control flow runs, and in graphs of torch.compile."""
+"""Indices: tensors of no dims in programs, in what control flow runs and in graphs of torch.compile; parts of any size that are written."""
 
 from __future__ import annotations
 
@@ -115,3 +115,32 @@ def test_graphs_of_torch_compile_are_whole() -> None:
 def test_too_many_indices_are_the_users_error() -> None:
     with pytest.raises(DiscError, match="too many indices"):
         disc.compile(Function(lambda x, i: x.__setitem__((i, i, i), 0) or x), (torch.randn(3, 3), torch.tensor(1)))  # pyright: ignore
+
+
+def shifted(x: Tensor, i: Tensor) -> Tensor:
+    """As labels are shifted to be the inputs of a decoder."""
+    y = x.new_zeros(x.shape)
+    y[:, 1:] = x[:, :-1].clone()
+    y[:, 0] = i
+    return y
+
+
+def parts(x: Tensor, i: Tensor) -> Tensor:
+    y = x * 1
+    y[:, 1:] *= 2
+    y[:, ::2] = 0.5
+    y[:, 1::2] = x[:, 1::2] * 3
+    y[-1:] = i
+    y[None, :, :-1] = y[:, 1:] * 2
+    z = torch.zeros(x.shape, dtype=torch.int64)
+    z[:, 1:] = x[:, 1:] * 10
+    z[..., -1] = 2.7
+    return y + z
+
+
+@pytest.mark.parametrize("function", [shifted, parts])
+def test_parts_of_one_element_are_written(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    compiled = disc.compile(Function(function), (torch.randn(4, 4), torch.tensor(2.0)))
+    for shape in ((3, 2), (1, 1), (2, 1), (0, 5), (3, 3), (2, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x, torch.tensor(3.0)), function(x, torch.tensor(3.0)))
