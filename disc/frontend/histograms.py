@@ -1,4 +1,5 @@
-"""`torch.histogram`, for which PyTorch has no rule that tells sizes without data: forms of it while a module is exported."""
+"""`torch.histogram`, for which PyTorch has no rule that tells sizes without data, and `torch.bincount`: forms of them while a module is
+exported."""
 
 from __future__ import annotations
 
@@ -63,4 +64,17 @@ def histogram(
     return torch.return_types.histogram((found, borders))  # pyright: ignore
 
 
-FORMS: dict[Callable[..., object], Callable[..., object]] = {torch.histogram: histogram, torch.Tensor.histogram: histogram}
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """At least a dynamic size of counts. PyTorch takes every size to be 2 or more, and so the number of counts that are no fewer."""
+    if not isinstance(minlength, torch.SymInt) or weights is not None or input.dim() != 1 or input.dtype not in WHOLE:
+        return torch.bincount(input, weights, minlength)
+    numbers = input.to(torch.int64)
+    torch._check(torch.cat([numbers, numbers.new_zeros([1])]).amin().item() >= 0, lambda: "bincount takes numbers that are not negative")
+    least = torch.full([1], minlength - 1)
+    return torch.zeros(torch.cat([numbers, least]).amax().item() + 1, dtype=torch.int64).index_add(0, numbers, torch.ones_like(numbers))  # pyright: ignore
+
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+FORMS: dict[Callable[..., object], Callable[..., object]] = {
+    torch.histogram: histogram, torch.Tensor.histogram: histogram, torch.bincount: bincount, torch.Tensor.bincount: bincount,
+}  # fmt: skip

@@ -99,6 +99,20 @@ def test_python_makes_numbers_of_tensors() -> None:
             compiled(torch.tensor([number]), torch.tensor([1]))
 
 
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_numbers_that_must_fit_a_size(more: int) -> None:
+    """A trace says of the number what it is by the size: calls in which it is not that are refused."""
+
+    def function(x: Tensor, n: Tensor) -> Results:
+        size: Any = n.item()
+        return torch.ones(size + more) * x
+
+    compiled = check(function, *([torch.randn(n + more), torch.tensor(n)] for n in (5, 7, 2, 13)))
+    for length, n in ((5 + more - 1, 5), (5 + more + 1, 5), (5, 5 - more - 1)):
+        with pytest.raises(ShapeConstraintError, match="must equal dim 0 of input 'x'"):
+            compiled(torch.randn(length), torch.tensor(n))
+
+
 @pytest.mark.long
 def test_rows_that_data_choose() -> None:
     """Products, norms and attention of rows under a mask, as for any other number of rows; experts that each take theirs."""
@@ -139,6 +153,16 @@ def test_counts() -> None:
     with pytest.raises(ShapeConstraintError, match=r"bincount.*negative.* must be at least 0.*: got -1"):
         executable(torch.tensor([1, -1]))
     check(lambda x, weights: torch.bincount(x, weights), *([torch.tensor(x), torch.randn(len(x))] for x in ([1, 2, 1], [9, 9, 0], [0])))
+
+
+def test_at_least_as_many_counts_as_a_size() -> None:
+    def function(x: Tensor, n: Tensor) -> Results:
+        return torch.bincount(n, minlength=x.shape[0]), n.bincount(minlength=x.shape[0] + 1).cumsum(0)
+
+    calls = [(4, [1, 2, 0, 1]), (1, [0]), (1, [0, 0]), (2, [4]), (7, [6, 2]), (3, [])]
+    compiled = check(function, *([torch.ones(rows), torch.tensor(n, dtype=torch.int64)] for rows, n in calls))
+    with pytest.raises(ShapeConstraintError, match="at least 0"):
+        compiled(torch.ones(3), torch.tensor([1, -1]))
 
 
 def test_runs_of_equal_elements() -> None:

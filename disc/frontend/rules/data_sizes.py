@@ -48,17 +48,22 @@ def masked_select(e: OpBuilder, call: Call) -> Tensor:
 
 
 def item(e: OpBuilder, call: Call) -> None:
-    """The number becomes what its symbol means."""
+    """The number becomes what its symbol means. Where the trace found it to be an expression of other sizes, calls must agree."""
     x = call.tensor("self")
-    symbols = call.node.meta["val"].node.expr.free_symbols
-    value = e.reshape(x, ())
-    if len(symbols) != 1:
-        raise RuleError(f"its value is {call.node.meta['val']}, which is no number of its own")
-    (symbol,) = symbols
+    value, found = e.reshape(x, ()), call.node.meta["val"]
+    expression = sympy.sympify(found.node.expr)
+    if x.dtype == torch.bool and isinstance(expression, sympy.Eq):  # a number is 1
+        expression = expression.lhs
     if x.dtype.is_floating_point:
-        e.reals[symbol] = e.convert(value, torch.float64)
-    else:
-        e.bind(e.convert(value, INDEX), to_size(symbol), f"the value of {call.node.target}")
+        if not isinstance(expression, sympy.Symbol):
+            raise RuleError(f"its value is {found}, which is no number of its own")
+        e.reals[expression] = e.convert(value, torch.float64)
+        return
+    size = to_size(expression)
+    parts = [] if isinstance(size, int | sympy.Symbol) else [each for each in size.free_symbols if isinstance(each, sympy.Symbol)]
+    if any(map(e.is_unknown, parts)):
+        raise RuleError(f"its value is {found}, which says what another number is")
+    e.bind(e.convert(value, INDEX), size, f"the value of {call.node.target}")
 
 
 def _not_negative(e: OpBuilder, total: Tensor, parts: Tensor) -> Tensor:
