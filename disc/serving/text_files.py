@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from disc.errors import ConfigurationError, RequestError, how_to_install
+from disc.errors import ConfigurationError, RequestError, counted, how_to_install
 from disc.serving.datatypes import BYTES
 from disc.serving.shared_memory import SharedBytes
 from disc.serving.tensors import GivenTensor
@@ -63,7 +63,7 @@ def texts_of(given: GivenTensor, most: int) -> Sequence[bytes | str]:
         raise RequestError(f"input '{TEXT}': texts are not taken from shared memory")
     found = _prefixed(cast("memoryview", content)) if isinstance(content, memoryview) else cast("Sequence[bytes | str]", content)
     if len(found) != given.shape[0]:
-        raise RequestError(f"input '{TEXT}' has {len(found)} texts, its shape [{given.shape[0]}] needs {given.shape[0]}")
+        raise RequestError(f"input '{TEXT}' has {counted(len(found), 'text')}, its shape [{given.shape[0]}] needs {given.shape[0]}")
     return found
 
 

@@ -163,8 +163,8 @@ def test_no_text_at_all(client: Client) -> None:
     [
         (["good " * 7], {}, "text 0 has 7 tokens; the model takes at most 6"),
         (["good", ""], {}, "text 1 has no tokens"),
-        (["good", 1], {}, "input 'text' has an element that is no BYTES"),
-        (["good"], {"shape": [2]}, "input 'text' has 1 texts, its shape [2] needs 2"),
+        (["good", 1], {}, "input 'text' has an element that is no BYTES, which JSON has as strings"),
+        (["good"], {"shape": [2]}, "input 'text' has 1 text, its shape [2] needs 2"),
         (["good"], {"shape": [1, 1]}, "input 'text' must be of BYTES with one dim, a text for each row, not BYTES [1, 1]"),
         (
             ["good"],

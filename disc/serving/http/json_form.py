@@ -170,7 +170,8 @@ def _elements(name: str, datatype: str, data: object) -> Sequence[object]:
     flat = list(_flat(_list(data, "data")))
     allowed = (str,) if datatype == BYTES else _ELEMENTS[DATATYPES[datatype].storage.kind]
     if any(each not in allowed for each in set(map(type, flat))):
-        raise RequestError(f"input {name[:100]!r} has an element that is no {datatype}")
+        form = ", which JSON has as strings" if datatype == BYTES else ""
+        raise RequestError(f"input {name[:100]!r} has an element that is no {datatype}{form}")
     return flat
 
 
