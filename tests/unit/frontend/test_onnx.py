@@ -113,6 +113,28 @@ def test_operators_at_many_sizes(tmp_path: Path) -> None:
         check(compiled, model, normal(rows, columns) * 20, RANDOM.integers(-columns, columns, 4))
 
 
+CHUNKS = """
+chunks (float[n, m] x) => (float[n, a] first, float[n, b] second) {
+  shape = Shape <start: int = 1> (x)
+  one = Constant <value: tensor = int64[1] {1}> ()
+  two = Constant <value: tensor = int64[1] {2}> ()
+  zero = Constant <value: tensor = int64[1] {0}> ()
+  rounded = Add (shape, one)
+  half = Div (rounded, two)
+  past = Mul (half, two)
+  first = Slice (x, zero, half, one)
+  second = Slice (x, half, past, one)
+}"""
+
+
+def test_a_slice_may_end_behind_the_last_element(tmp_path: Path) -> None:
+    """As PyTorch's exporter writes `chunk`: for odd sizes alone the second part would end there."""
+    model = save(CHUNKS, tmp_path / "chunks.onnx")
+    compiled = disc.compile(tmp_path / "chunks.onnx", options=Options(cache=False))
+    for rows, columns in ((3, 4), (2, 5), (1, 2), (4, 7)):
+        check(compiled, model, normal(rows, columns))
+
+
 BRANCH = """
 branch (float[n, 3] x) => (float[n, 3] y) {
   shape = Shape <end: int = 1> (x)

@@ -9,9 +9,23 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from disc.frontend.onnx.node import Node
-from disc.frontend.onnx.values import Constant, Narrow, NodeError, Number, Result, Sizes, larger, numbers, sizes_of, sizes_value, type_name
+from disc.frontend.onnx.values import (
+    Constant,
+    Narrow,
+    NodeError,
+    Number,
+    Result,
+    Sizes,
+    larger,
+    numbers,
+    sizes_of,
+    sizes_value,
+    smaller,
+    type_name,
+)
 
 Rule = Callable[[Node], Result]
 END = 2**31 - 1  # ends of slices from here on mean "to the end"; exporters write this or 2**63 - 1
@@ -89,6 +103,8 @@ def _python_slice(start: Number, end: Number, step: int) -> slice:
 def _sliced(x: Tensor, axis: int, start: Number, end: Number, step: int) -> Tensor:
     if step > 0:
         last = 2**63 - 1 if isinstance(end, int) and end >= END else end
+        if isinstance(last, torch.SymInt) and statically_known_true(last >= 0):
+            last = smaller(last, x.shape[axis])  # PyTorch would decide by the example which is smaller
         return torch.ops.aten.slice.Tensor(x, axis, start, last, step)
     size = x.shape[axis]  # position p is position size - 1 - p of the reversed tensor
     first = 0 if isinstance(start, int) and (start >= END or start == -1) else _mirrored(start, size)
