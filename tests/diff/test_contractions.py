@@ -39,6 +39,18 @@ def test_sums_over_rows(count: int | None) -> None:
             program.check(randn(rows, m), randn(rows, n))
 
 
+def test_sums_over_rows_that_change_places() -> None:
+    """The gradient of a weight where gradients have batches first, and what it reads sequences; the rows themselves are read as well."""
+
+    def forward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        rows = gradient.transpose(0, 1).reshape(-1, gradient.shape[2])
+        return [rows.t() @ x.flatten(0, 1), rows @ weight, gradient.sum((0, 1))]
+
+    program = module_program(forward, randn(2, 3, 4), randn(3, 2, 5), randn(4, 6), dynamic=[[0, 1], [0, 1, 2], []])
+    for batch, length, n in ((1, 1, 1), (1, 7, 17), (5, 1, 16), (4, 13, 65), (3, 175, 33), (0, 3, 5)):
+        program.check(randn(batch, length, 4), randn(length, batch, n), randn(4, 6))
+
+
 def test_empty() -> None:
     program = module_program(lambda x, y: [x @ y, F.relu(x @ y + 1), (x @ y).t()], randn(3, 4), randn(4, 5))
     for m, k, n in EMPTY:

@@ -17,6 +17,7 @@ from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE, DOTS, PRODUCTS, REORDERING, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, FunctionPass
+from disc.ir.reads import dims_in, numbers_of
 from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters, Use
 from disc.shapes.recursion import Recursive, run_recursive
 
@@ -33,7 +34,7 @@ class FuseElementwise(FunctionPass):
         transposed = [node.operands[0] for node in found if should_transpose_apart(node.operands[0], clusters.costs)]
         kernels = [node.operands[1] for node in clusters.body.nodes if node.op == "stablehlo.convolution"]
         kernels = [kernel for kernel in kernels if should_store_kernel(clusters, kernel)]
-        for view in [*transposed, *kernels, *reversed_factors(clusters), *deep_reshapes(clusters)]:
+        for view in [*transposed, *kernels, *reversed_factors(clusters), *reordered_sums(clusters), *deep_reshapes(clusters)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
         for node in reversed(clusters.body.nodes):
@@ -55,6 +56,27 @@ def reversed_factors(clusters: Clusters) -> list[Node]:
                     found[factor] = None
                 factor = factor.operands[0]
     return list(found)
+
+
+def reordered_sums(clusters: Clusters) -> list[Node]:
+    """The transposes that change the order in which a dot sums over the rows of its left factor, as where gradients of sequences first meet
+    values of batches first. Profit: a row of such a factor has its elements neither side by side nor in even steps, so that they are
+    gathered one by one, for each panel anew; runs of memory that change places once cost less."""
+    if clusters.costs.transpose(1) >= clusters.costs.scatter(1):
+        return []
+    found = [_reordered_sum(clusters, node) for node in clusters.body.nodes if node.op == "stablehlo.dot_general"]
+    return list(dict.fromkeys(view for view in found if view is not None))
+
+
+def _reordered_sum(clusters: Clusters, dot: Node) -> Node | None:
+    """The transpose, of all dims but the last, whose dims a reshape joins to the one that is summed over."""
+    joined, summed = dot.operands[0], dims_in(numbers_of(dot, "dot_dimension_numbers"), "lhs_contract")
+    if joined.op != "disc.reshape" or clusters.is_real(joined) or len(joined.dims) - 1 in summed:
+        return None
+    turned = joined.operands[0]
+    if turned.op != "stablehlo.transpose" or clusters.is_real(turned) or scatters(turned):
+        return None
+    return turned if any(joined.dims[dim] not in turned.dims for dim in summed) else None
 
 
 def deep_reshapes(clusters: Clusters) -> list[Node]:
