@@ -45,6 +45,11 @@ TABLES = (
 )
 # JSON's types, in Python's words, which the errors use as well.
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
+# The theme gives every column 5rem and more: on a phone, tables with a number or a word in a column ran off the screen.
+TABLES_STYLE = """.md-typeset table:not([class]) :is(th, td) { min-width: 0; padding-inline: .6em; }
+.md-typeset table:not([class]) td:first-child code { word-break: keep-all; overflow-wrap: normal; }
+@media (max-width: 45em) { .md-typeset table:not([class]) :is(th, td) { padding-inline: .3em; } }
+"""
 API = """# Python API
 
 ::: disc.api.compile
@@ -144,6 +149,7 @@ def gather(folder: Path) -> None:
     for name, path in pages.items():
         (folder / name).write_text(relinked(path, places))
     (folder / "api.md").write_text(API)
+    (folder / "tables.css").write_text(TABLES_STYLE)
 
 
 def relinked(path: Path, places: dict[Path, str]) -> str:
