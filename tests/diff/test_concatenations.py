@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from compiled import ModuleProgram, module_program, plans_of, randn
 
 from disc.codegen.x86.plans import RegionPlan, RowsPlan
+from disc.errors import ShapeConstraintError
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -170,3 +171,28 @@ def test_rows_of_parts_of_equal_size(first: int, second: int) -> None:
     program = module_program(read, randn(2, first, 64), randn(2, second, 64), dynamic=((0,), (0,)))
     for batch in (1, 3, 5):
         program.check(randn(batch, first, 64), randn(batch, second, 64))
+
+
+@pytest.mark.parametrize("padding", [0, 7, 2000])
+def test_a_part_without_elements_looks_nothing_up(padding: int) -> None:
+    """A part of one looked-up row or none, whose index is the same for all of its elements: of none, no index is out of range."""
+
+    def join(table: torch.Tensor, indices: torch.Tensor, keep: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
+        return F.pad(torch.cat([table[indices[:, keep]].flatten(1), tail.clamp(min=0.0)], 1), (0, padding), value=-1.0)
+
+    def inputs(table: int, batch: int, kept: bool, tail: int) -> list[torch.Tensor]:
+        return [randn(table, 16), torch.zeros(batch, 1, dtype=torch.int64), torch.tensor([kept]), randn(batch, tail)]
+
+    program = module_program(join, *inputs(3, 4, True, 5), dynamic=((0,), (0,), (), (0, 1)))
+    for table, batch, kept, tail in (
+        (0, 2, False, 3),
+        (0, 4, False, 0),
+        (1, 3, True, 9),
+        (5, 2, True, 17),
+        (0, 1, False, 1),
+        (2, 5, False, 33),
+    ):
+        program.check(*inputs(table, batch, kept, tail))
+    for executable in program.executables:
+        with pytest.raises(ShapeConstraintError, match="index 0 is out of range for a dim of size 0"):
+            executable(*inputs(0, 2, True, 3))

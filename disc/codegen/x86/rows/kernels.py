@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from disc.codegen.x86.rows.regions import Region, block_of, chunk_of, mean, regi
 from disc.codegen.x86.rows.row_softmax import bind_softmaxes
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
-from disc.shapes import Dim, dim_min
+from disc.shapes import Dim, Truth, dim_min
 from disc.speculation.guards import Guard
 from disc.targets.target import Target
 
@@ -201,9 +201,27 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
                 at = row.of(root_index(e.space, plan.group_index, plan.group_dims, root))
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at))
     for tile in plan.tiles:
-        _tile_loops(frame, plan, tile, rows, 0)
+        with _reading_nothing_without_elements(frame, plan, tile):
+            _tile_loops(frame, plan, tile, rows, 0)
     e.caches.clear()
     e.ahead, e.fetched = None, set()
+
+
+@contextmanager
+def _reading_nothing_without_elements(frame: Frame, plan: RowPlan, tile: Tile) -> Iterator[None]:
+    """Of the parts of a row (those of regions, too), one that may have no elements is under a condition of its own: an index in data that
+    is the same for all of it is not looked up, and reported, where there is nothing to read."""
+    e, b = frame.emitter, frame.b
+    extent = e.space.env.product([variable.extent for variable in tile.variables])
+    whole = len(plan.tiles) == 1 and e.floor is None
+    if e.fault is None or whole or e.space.env.le(ONE, extent) is Truth.YES:
+        yield
+        return
+    outer = e.floor
+    with b.when(b.op(f"arith.cmpi sgt, {b.scalar(extent)}, {b.index(0)} : i64")):
+        e.floor = b.scope
+        yield
+    e.floor = outer
 
 
 def _next_rows(frame: Frame, plan: RowPlan) -> Ahead:
