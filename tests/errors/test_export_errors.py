@@ -122,7 +122,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "quantized by PyTorch": (quantized_by_pytorch, UnsupportedFormatError, "Linear '0' is quantized by PyTorch"),
     "branch on data": (lambda: Calls(branches), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: use torch.cond"),
     "loop on data": (lambda: Calls(halves), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: .*torch.while_loop"),
-    "float of data": (lambda: Calls(lambda x: x * float(x.sum())), UnsupportedOpError, r"a number in Python that depends on data at .*test_export_errors.py:\d+"),
+    "range of data": (lambda: Calls(lambda x: sum(x * i for i in range(int(x.sum())))), UnsupportedOpError, r"a number in Python that depends on data at .*test_export_errors.py:\d+"),
     "equal": (lambda: Calls(lambda x: x if torch.equal(x, -x) else -x), UnsupportedOpError, r"depends on data at .*test_export_errors.py:\d+: aten.equal.default gives"),
     "size in a branch": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, lambda x: (x[x > 0] + x.flatten()).sum(), torch.sum, (x,))), UnsupportedOpError, r"at .*test_export_errors.py:\d+: in a branch or a loop it may be 0, and other sizes may not depend on it"),
     "result without a type": (lambda: Calls(lambda x: object()), ExportError, "torch.export"),
