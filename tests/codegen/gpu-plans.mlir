@@ -44,7 +44,7 @@ func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S0, @S1]> 
 // -----
 // A softmax between two products is an online softmax over blocks of keys, of which a tree chooses the schedule in every call.
 // CHECK-LABEL: func.func @main
-// CHECK: "cuda:x86-64-v3+sm_90" = "attention{schedules = [16x64+w4+s2, 64x32+w8+s2], nodes = [batch>64?2:1, @0, @1], precision = tf32x3}"
+// CHECK: "cuda:x86-64-v3+sm_90" = "attention{schedules = [16x64+w4+s2, 64x32+w8+s2], nodes = [batch>64?4:1, batch>22?3:2, @0, @1, @1], precision = tf32x3}"
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 
 func.func @main(%q: tensor<?x50x32xf32, [@S0, 50, 32]>, %k: tensor<?x70x32xf32, [@S0, 70, 32]>, %v: tensor<?x70x32xf32, [@S0, 70, 32]>) -> tensor<?x50x32xf32, [@S0, 50, 32]> {
