@@ -364,6 +364,8 @@ def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sizes, "COARSE_ROWS", (2, 40))
     monkeypatch.setattr(policy, "RULED", ((64, 1024),))
     monkeypatch.setattr(policy, "RULED_ROWS", (6, 16))
+    monkeypatch.setattr(policy, "RULED_DEEP", ())
+    monkeypatch.setattr(policy, "RULED_STRIDED", ())
     assert main(["tune", "--threads", "1", "--minutes", "0"]) == 1
     assert "it continues from here" in capsys.readouterr().err
     assert main(["tune", "--threads", "1"]) == 0
