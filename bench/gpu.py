@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import table
-from bench.store import RESULTS, date_text, slug, write_json
+from bench.store import RESULTS, busy, date_text, slug, write_json
 
-IDLE_LOAD = 0.1  # of a core, on average, before a check on a machine that counts as idle: its host makes launches on one of many
 HEAD = ["program", "count", "wrong", "us", "peer us", "ratio", "note"]
 
 
@@ -31,7 +30,7 @@ def main() -> int:
         "machine": {"commit": commit, **machine},
         "command": "bash tools/gpu_check.sh" + (" --only build peers" if "peers" in parts else ""),
         "results": parts,
-        "smoke": busy(machine),
+        "smoke": reasons_of(machine),
     }
     path = RESULTS / slug(machine["gpu"]) / ("gpu-peers.json" if "peers" in parts else "gpu-check.json")
     write_json(path, record)
@@ -40,10 +39,9 @@ def main() -> int:
     return 0
 
 
-def busy(machine: Mapping[str, Any]) -> list[str]:
-    """Why the machine did not stand still before the check: reasons."""
-    share = machine["load"] / machine["cores"]
-    reasons = [f"the machine was not idle (load {machine['load']:.2f} on {machine['cores']} cores)"] if share > IDLE_LOAD else []
+def reasons_of(machine: Mapping[str, Any]) -> list[str]:
+    """Why the machine did not stand still before the check."""
+    reasons = busy(machine["load"])
     if machine["gpu_busy"] is None:
         reasons.append("the load of its GPU is not known")
     elif machine["gpu_busy"]:

@@ -235,6 +235,7 @@ LARGE: dict[str, Callable[..., Built]] = {
     "bert-large": bert_large, "albert-large": albert_large, "openai-gpt": openai_gpt, "t5-large": t5_large,
     "clip-vit-large": clip_vision_large,
 }  # fmt: skip
+BUILDERS = MODELS | LARGE
 
 
 def shapes(name: str, full: bool = False) -> list[Inputs]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from compiled import Wrapped
+from torch import Tensor
 
 import disc
 from disc.errors import DiscError, ShapeConstraintError
@@ -35,15 +36,6 @@ def test_forms_mean_what_pytorch_means(index: tuple[Any, ...]) -> None:
         assert torch.equal(written, wanted)
 
 
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, i: Tensor) -> Tensor:
-        return self.function(x, i)
-
-
 def written(x: Tensor, i: Tensor) -> Tensor:
     y = x * 2
     y[i] = 0
@@ -53,7 +45,7 @@ def written(x: Tensor, i: Tensor) -> Tensor:
 
 
 def test_rows_that_data_choose_are_written() -> None:
-    compiled = disc.compile(Function(written), (torch.randn(4, 4), torch.tensor(2)))
+    compiled = disc.compile(Wrapped(written), (torch.randn(4, 4), torch.tensor(2)))
     for size, i in ((5, 4), (1, 0), (7, -7), (3, -1)):
         x = torch.randn(size, size)
         torch.testing.assert_close(compiled(x, torch.tensor(i)), written(x, torch.tensor(i)))
@@ -85,7 +77,7 @@ def unrolled(x: Tensor, i: Tensor) -> Tensor:
 
 def test_loops_index_by_their_counter() -> None:
     """Plain PyTorch refuses them."""
-    compiled = disc.compile(Function(loop), (torch.randn(4, 4), torch.tensor(2)))
+    compiled = disc.compile(Wrapped(loop), (torch.randn(4, 4), torch.tensor(2)))
     for size, i in ((1, 0), (2, -1), (5, 4), (7, 3)):
         x = torch.randn(size, size)
         torch.testing.assert_close(compiled(x, torch.tensor(i)), unrolled(x, torch.tensor(i)))
@@ -95,7 +87,7 @@ def test_branches_index_by_a_number() -> None:
     def branches(x: Tensor, i: Tensor) -> Tensor:
         return torch.cond(i > 1, lambda x: x[i] + 1, lambda x: x[i] * 2, (x,))
 
-    compiled = disc.compile(Function(branches), (torch.randn(4, 3), torch.tensor(1)))
+    compiled = disc.compile(Wrapped(branches), (torch.randn(4, 3), torch.tensor(1)))
     for size, i in ((7, 6), (1, 0), (3, -1)):
         x = torch.randn(size, 3)
         torch.testing.assert_close(compiled(x, torch.tensor(i)), x[i] + 1 if i > 1 else x[i] * 2)
@@ -114,7 +106,7 @@ def test_graphs_of_torch_compile_are_whole() -> None:
 
 def test_too_many_indices_are_the_users_error() -> None:
     with pytest.raises(DiscError, match="too many indices"):
-        disc.compile(Function(lambda x, i: x.__setitem__((i, i, i), 0) or x), (torch.randn(3, 3), torch.tensor(1)))  # pyright: ignore
+        disc.compile(Wrapped(lambda x, i: x.__setitem__((i, i, i), 0) or x), (torch.randn(3, 3), torch.tensor(1)))  # pyright: ignore
 
 
 def shifted(x: Tensor, i: Tensor) -> Tensor:
@@ -140,7 +132,7 @@ def parts(x: Tensor, i: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [shifted, parts])
 def test_parts_of_one_element_are_written(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    compiled = disc.compile(Function(function), (torch.randn(4, 4), torch.tensor(2.0)))
+    compiled = disc.compile(Wrapped(function), (torch.randn(4, 4), torch.tensor(2.0)))
     for shape in ((3, 2), (1, 1), (2, 1), (0, 5), (3, 3), (2, 7)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x, torch.tensor(3.0)), function(x, torch.tensor(3.0)))

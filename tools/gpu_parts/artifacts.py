@@ -163,7 +163,7 @@ def prepare_big(folder: Path, names: Sequence[str], full: bool, gpus: Sequence[s
 
 
 def _big(folder: Path, name: str, big: Big, full: bool, gpus: Sequence[str], texts: Texts) -> dict[str, Any]:
-    build: Callable[..., Any] = (models.MODELS | models.LARGE)[big.factory]
+    build: Callable[..., Any] = models.BUILDERS[big.factory]
     module, example, dims = build(full=full)
     parameters = seed_module(module)
     path = folder / "big" / f"{name}.disc"

@@ -61,7 +61,7 @@ def _check(device: Host, job: Job, model: Mapping[str, Any], report: Report) -> 
     except ModuleNotFoundError:  # transformers
         _check_recorded(device, job, model, report)
         return
-    module = (models.MODELS | models.LARGE)[model["factory"]](full=model["full"])[0]
+    module = models.BUILDERS[model["factory"]](full=model["full"])[0]
     parameters = seed_module(module)
     eager = module.cuda().eval() if device.peers else module.eval()
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():

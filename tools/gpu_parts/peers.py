@@ -92,7 +92,7 @@ def _load(device: Host, job: Job, model: Mapping[str, Any], folder: Path) -> Loa
     from tests import models
 
     begin, path = time.perf_counter(), folder / f"{model['name']}.disc"
-    module = (models.MODELS | models.LARGE)[model["factory"]](full=model["full"])[0]
+    module = models.BUILDERS[model["factory"]](full=model["full"])[0]
     restore(job.folder, model, seed_module(module), path)
     programs = device.load(path), device.load(path)
     programs[1].graphs = len(model["sizes"])
@@ -145,14 +145,12 @@ def _title(model: Loaded, inputs: tuple[Any, ...]) -> str:
 def _compare(device: Host, model: Loaded, peer: Peer, arithmetic: str, own: Mapping[str, tuple[float, float]], report: Report) -> None:
     import torch
 
-    module = model.modules[arithmetic]
-    torch._dynamo.reset()
-    compiled = module if peer.options is None else torch.compile(module, **peer.options)
-    for given in model.inputs:
+    module = compiled = model.modules[arithmetic]
+    for number, given in enumerate(model.inputs):
         inputs = [each.to(torch.bfloat16) if arithmetic == BF16 and each.is_floating_point() else each for each in given]
-        if peer.static:
+        if peer.options is not None and (peer.static or number == 0):
             torch._dynamo.reset()
-            compiled = torch.compile(module, **(peer.options or {}))
+            compiled = torch.compile(module, **peer.options)
         with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=arithmetic == AMP):
             seconds = _warm(compiled, inputs)
             theirs = device.microseconds(lambda compiled=compiled, inputs=inputs: compiled(*inputs))
