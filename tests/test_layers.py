@@ -224,6 +224,13 @@ def test_config_alone_reads_the_environment() -> None:
     assert [module for module, path in MODULES.items() if reads.search(path.read_text())] == ["disc.config"]
 
 
+def test_python_is_parsed_under_one_lock() -> None:
+    """Threads that parse at once break CPython 3.11's count of the depth (`disc/ir/python_source.py`)."""
+    assert [module for module, path in MODULES.items() if re.search(r"\bast\.(parse|literal_eval)\(", path.read_text())] == [
+        "disc.ir.python_source"
+    ]
+
+
 def test_nothing_is_pickled() -> None:
     loads = re.compile(r"\b(pickle|cPickle|dill|cloudpickle|joblib|shelve|marshal)\b(?!=False)|allow_pickle=True")
     text = {module: path.read_text().replace("allow_pickle=False", "") for module, path in MODULES.items()}

@@ -11,6 +11,7 @@ import sympy
 from torch.utils._sympy import functions as torch_sympy
 
 from disc.frontend.symbols import EXACT, SymbolError, to_text
+from disc.ir.python_source import parse_expression
 from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, all_of, any_of, ceildiv, dim_max, dim_min, parse_dim
 
 _SIGNS: tuple[tuple[type[sympy.Basic], str], ...] = (
@@ -189,7 +190,7 @@ def condition_of_text(text: str, sizes: Mapping[str, Dim]) -> Condition:
     Raises: SymbolError for what is no condition on these, ValueError for one that is too long.
     """
     try:
-        return _TextReader(sizes).condition(ast.parse(text, mode="eval").body)
+        return _TextReader(sizes).condition(parse_expression(text))
     except SyntaxError as error:
         raise SymbolError("it is no expression of Python") from error
 

@@ -32,6 +32,7 @@ from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision
 from disc.frontend.locations import TORCH, frame_text
 from disc.frontend.symbols import Size, SymbolError, product, same_size, to_shape
+from disc.ir.python_source import parse_source
 from disc.shapes import Condition, all_of, any_of
 
 ROW_MAJOR = "disc_row_major"  # among the metadata of a program that `export_module` made: number of an input from the end → lines
@@ -217,7 +218,7 @@ def _matters(name: str, code: CodeType, line: int) -> bool:
 @functools.lru_cache(maxsize=64)
 def _statements(source: str) -> tuple[ast.AST, ...]:
     try:
-        tree = ast.parse(source)
+        tree = parse_source(source)
     except (SyntaxError, ValueError):
         return ()
     return tuple(each for each in ast.walk(tree) if isinstance(each, ast.If | ast.IfExp | ast.Assert))

@@ -7,7 +7,6 @@ The command fails when its exit status is not 0 and, with --match, its output ho
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from torch_mlir import ir
 
+from disc.config import child_environment
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, is_unused, main_block, main_function, string_attr, terminator_of
@@ -300,7 +300,7 @@ def command_check(command: str, match: str) -> Callable[[str], bool]:
             path = Path(folder) / "candidate.mlir"
             path.write_text(text)
             line = command.replace("{}", str(path)) if "{}" in command else f"{command} {path}"
-            temporary = {**os.environ, "TMPDIR": folder}
+            temporary = child_environment({"TMPDIR": folder})
             done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=temporary)
         return done.returncode != 0 and match in done.stdout + done.stderr
 

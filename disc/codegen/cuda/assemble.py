@@ -22,12 +22,12 @@ from disc.codegen.cuda.cubin import Cubin, from_bytes, parameters, resources, to
 from disc.codegen.cuda.kernel import DeviceVersion
 from disc.codegen.cuda.names import NAME
 from disc.errors import CompilerBug, TargetError, how_to_install
+from disc.ir.python_source import PARSING
 from disc.targets.thresholds import Gpu
 
 PORTABLE = 80  # the architecture whose text is kept for GPUs that are not known yet: later ones' are tied to their chips
 PTX_VERSION = 80  # 8.0, of CUDA 12: drivers refuse text that is newer than they are
 _LOCK = threading.Lock()  # Triton's settings are the process's
-_PARSING = threading.RLock()  # `ast.parse` of CPython 3.11 counts its depth for all threads together, and fails (python/cpython#106905)
 
 
 def assemble(versions: Sequence[DeviceVersion], gpu: Gpu, threads: int = 1, stored: Cache | None = None) -> Mapping[str, Cubin]:
@@ -169,11 +169,11 @@ def _source(function: Any, signature: dict[str, str], attributes: dict[tuple[int
 
     class Source(ASTSource):
         def hash(self) -> str:
-            with _PARSING:
+            with PARSING:
                 return str(super().hash())
 
         def make_ir(self, *arguments: Any, **named: Any) -> Any:
-            with _PARSING:
+            with PARSING:
                 return super().make_ir(*arguments, **named)
 
     return Source(function, signature, {}, attributes)

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import TypeVar
 
 from disc.frontend.batched.steps import Branch, Compute, Effect, Jump, Loop, Raise, Return, Step, Unpack, names
+from disc.ir.python_source import parse_source
 
 DRAINING = frozenset(
     {"sum", "list", "tuple", "set", "dict", "sorted", "min", "max", "frozenset", "stack", "cat"}
@@ -49,7 +50,7 @@ def read_source(function: FunctionType, *, gradients: bool) -> Source:
         raise NotUnderstood("a decorator is around it", function.__code__.co_firstlineno)
     try:
         lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = parse_source(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError) as error:
         raise NotUnderstood("its source cannot be read", function.__code__.co_firstlineno) from error
     definition = tree.body[0]

@@ -23,6 +23,7 @@ from disc.frontend.batched.regions import INDEX, Kind
 from disc.frontend.batched.rows import RowClass, containers, parts_of
 from disc.frontend.batched.skeleton_values import Constants, NotSkeletal, Unsayable
 from disc.frontend.batched.steps import Compute, walk
+from disc.ir.python_source import parse_expression
 
 _DTYPES = {torch.bool: "i1", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.uint8: "ui8",
            torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}  # fmt: skip
@@ -175,7 +176,7 @@ class Skeleton:
     def _outputs(self, kind: Kind) -> list[int]:
         """What a region returns, of what its block computes."""
         text, environment = kind.written
-        tree = ast.parse(text, mode="eval").body
+        tree = parse_expression(text)
         assert isinstance(tree, ast.Tuple)
         return [number for each in tree.elts for number in self._output(each, environment, kind)]
 

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from disc.frontend.onnx.inputs import Input
+from disc.ir.python_source import parse_expression
 
 SMALL = (2, 3, 5, 7, 4, 6, 8, 9, 10, 11, 12, 13)
 ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -80,7 +81,7 @@ def _computed(name: str, sizes: Mapping[str, int]) -> int | None:
     if name.isidentifier() or not name or len(name) > LONGEST_NAME:
         return None
     try:
-        value = _evaluated(ast.parse(name, mode="eval").body, sizes)
+        value = _evaluated(parse_expression(name), sizes)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
     return value if 0 < value < 2**31 else None
