@@ -35,6 +35,7 @@ from disc.passes.graph.split_batch import SplitBatch
 from disc.passes.graph.store_constants import StoreConstants
 from disc.passes.graph.tile_convolutions import TileConvolutions
 from disc.passes.graph.turn_shared import TurnShared
+from disc.passes.graph.turn_weights import TurnWeights
 from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts
@@ -97,12 +98,12 @@ FUSION: tuple[Pass, ...] = (
 
 
 def fusion_passes(tree: Tree | None, device: str = "cpu") -> tuple[Pass, ...]:
-    """FUSION for the targets of a device, with schedules of GEMMs on CPUs chosen by `tree`; None: by the tree that comes with disc. The
-    versions of kernels for GPUs are those of their emitters, and its attention is one with a softmax."""
+    """FUSION for the targets of a device, with schedules of GEMMs on CPUs chosen by `tree`; None: by the tree that comes with disc. For
+    GPUs weights are turned, the versions of kernels are those of their emitters, and attention is one with a softmax."""
     first = FUSION[:-1]
     if device == "cuda":
         own = {FuseAttention.name: FuseAttention(no_softmax)}
-        first = tuple(own.get(each.name, each) for each in first if each.name != SpeculateVersions.name)
+        first = (TurnWeights(), *(own.get(each.name, each) for each in first if each.name != SpeculateVersions.name))
     return (*first, ChooseKernels(tree))
 
 
@@ -142,6 +143,7 @@ REGISTRY: dict[str, type[Pass]] = {
         PackSequences,
         TabulateDistances,
         TurnShared,
+        TurnWeights,
         TileConvolutions,
         CloneProducers,
         FuseElementwise,
