@@ -116,12 +116,13 @@ def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     return Peer(name, lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
 
 
-def _batched(name: str, bench: Workbench, model: Instances, dtype: str) -> Peer:
-    """`disc.batched` of a model for one instance, once it has run often enough that its blocks are compiled."""
+def _batched(name: str, bench: Workbench, model: Instances, dtype: str, tables: int = 0) -> Peer:
+    """`disc.batched` of a model for one instance, once it has run often enough that its blocks are compiled. tables: bytes of folded ones;
+    0: the matrix products are those of the peers and of the limit."""
     import disc
 
     start = time.perf_counter()
-    batched = disc.batched(model.model, options=disc.Options(threads=bench.threads, cache=False, dtype=dtype))
+    batched = disc.batched(model.model, options=disc.Options(threads=bench.threads, cache=False, dtype=dtype, fold_tables=tables))
 
     def bind(inputs: Inputs) -> Call:
         instances = model.chosen(*inputs)
@@ -133,6 +134,15 @@ def _batched(name: str, bench: Workbench, model: Instances, dtype: str) -> Peer:
     for _ in range(4):
         call()
     return Peer(name, bind, time.perf_counter() - start)
+
+
+def build_disc_folded(bench: Workbench) -> Peer:
+    """disc as users have it: what is a function of a word lies in a table."""
+    from disc.config import Options
+
+    if not isinstance(bench.model, Instances) or isinstance(bench.model, TrainedInstances):
+        raise TypeError("only models for one instance have such tables, and their training has none")
+    return _batched("disc-folded", bench, bench.model, bench.dtype.disc, Options().fold_tables)
 
 
 def build_by_hand(bench: Workbench) -> Peer:
@@ -386,6 +396,7 @@ _OPENVINO = (
 # A peer's name, or "peer/variant" where it has several. The fastest variant of a peer that is right, shape by shape, is the peer.
 VARIANTS: dict[str, Variant] = {
     "disc": Variant(build_disc, "disc.compile, or disc.batched of instances, with the run's dtype and threads, without the compile cache"),
+    "disc-folded": Variant(build_disc_folded, "disc.batched with functions of an embedding's rows in tables, which disc has without"),
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
     "disc-recomputing": Variant(build_disc_recomputing, "a step of training by disc with options={'memory': 0.5}"),

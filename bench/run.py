@@ -36,7 +36,7 @@ DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
     "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "disc-recomputing", "eager", "inductor/plain"),
     "lazy": ("disc-lazy", "eager", "torch-lazy"),
-    "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
+    "dynamic": ("disc-folded", "eager", "by-hand", "dynet/depth", "dynet/agenda"),
     "fusion": tuple(f"disc-f{count}" for count in MOST_INPUTS), "forms": ("disc-onnx",), "stream": (),
 }  # others: FRAMEWORKS  # fmt: skip
 DEFAULT_REPEATS = {"gemm": 5, "recurrent": 5}  # others: 7. 154 sizes take some four minutes then

@@ -142,7 +142,8 @@ class Options:
     counter-based generator, the same for any number of threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws
     what it draws without torch.compile. tf32: on GPUs, products of f32 round their operands to tf32, 10 bits behind the point, instead of
     splitting them into parts that together are as exact as f32. CPUs multiply f32 as it is. graphs: how many CUDA graphs the program keeps
-    on each GPU (`Executable.graphs`); the file says nothing of it, `disc.load(..., graphs=8)` does.
+    on each GPU (`Executable.graphs`); the file says nothing of it, `disc.load(..., graphs=8)` does. fold_tables: bytes of tables that a
+    block of `disc.batched` may have in place of what it would compute of one row of an embedding; 0: it computes it.
     """
 
     threads: int | None = None
@@ -154,6 +155,7 @@ class Options:
     random: str = "philox"
     tf32: bool = False
     graphs: int = 0
+    fold_tables: int = 64 << 20
 
     def __new__(cls, *values: object, **named: object) -> Options:
         """Raises ArgumentError for an option that there is not."""
@@ -166,6 +168,8 @@ class Options:
     def __post_init__(self) -> None:
         check_threads(self.threads)
         check_graphs(self.graphs)
+        if isinstance(self.fold_tables, bool) or not isinstance(self.fold_tables, int) or self.fold_tables < 0:
+            raise DiscError(f"fold_tables={self.fold_tables!r}: give a number of bytes, from 0")
         name = dtype_name(self.dtype)
         if name not in DTYPES:
             raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")

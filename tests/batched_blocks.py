@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from programs import COPY, build, copy_manifest
 from torch import nn
 
+from disc.config import Options
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.public import Batched
 from disc.frontend.batched.techniques import ALL, Techniques
+from disc.frontend.exported import export_instance
+from disc.frontend.models import import_program
+from disc.ir.dialect import make_context
+from disc.ir.interp.oracle import interpret
+from disc.ir.passes import CompileState, run_passes
+from disc.passes.graph.map_rows import mark_rows
+from disc.passes.pipelines import BLOCK, FRONT
 from disc.ral.executable import Executable
 from disc.ral.schedule import Schedule
 
@@ -34,6 +43,34 @@ class OneByOne:
             results = self.block.module(*given, *(each[number] for each in values))
             for target, result in zip(out, results, strict=True):
                 target[number] = result
+
+
+class Interpreted(OneByOne):
+    """What the passes make of a block for any number of instances, by the interpreter. folded: blocks whose rows became tables, of all."""
+
+    folded: ClassVar[int] = 0
+
+    def __init__(self, block: Block, budget: int) -> None:
+        super().__init__(block)
+        tables = block.tables()
+        example = (*(torch.zeros(each.shape, dtype=each.dtype) for each in block.rows), *(torch.tensor(0) for _ in range(block.values)))
+        self._imported = import_program(export_instance(block.module, example), make_context())
+        self._weights = self._imported.weights
+        state = CompileState(self._weights, Options(fold_tables=budget))
+        with self._imported.module.context:
+            mark_rows(self._imported.module, [*map(tables.index, block.rows), *(None for _ in range(block.values))])
+        run_passes(self._imported.module, (*FRONT, *BLOCK), state)
+        Interpreted.folded += "disc.folded_tables" in self._imported.module.operation.attributes
+
+    def __call__(self, tables: Any, rows: Any, values: Any, out: Any) -> None:
+        with self._imported.module.context:
+            results = interpret(self._imported.module, [each.numpy() for each in (*tables, *rows, *values)], self._weights)
+        for target, result in zip(out, results, strict=True):
+            target.copy_(torch.from_numpy(result))
+
+
+def interpreted(budget: int) -> Callable[[nn.Module], Batched]:
+    return lambda model: Batched(model, lambda block: Interpreted(block, budget))
 
 
 @cache

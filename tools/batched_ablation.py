@@ -24,8 +24,10 @@ from disc.frontend.batched.public import Batched, LiftedBlock
 from disc.frontend.batched.techniques import AGENDA, ALL, DEPTH, MOST, Techniques
 
 _IN_PYTHON = Techniques(native_walk=False, native_skeleton=False)
+_OPTIONS = Options(threads=1)
 WITHOUT = {
     "all": ALL,
+    "without folded tables": ALL,
     "without the walk": Techniques(native_walk=False),
     "without the interpreter": _IN_PYTHON,
     "without the recorder in C++": replace(_IN_PYTHON, native_recorder=False),
@@ -50,7 +52,8 @@ def measure(name: str, batch: int, turns: int) -> list[tuple[str, float, int]]:
     model = build(case)
     assert isinstance(model, Instances)
     instances = model.chosen(*case.inputs((batch,)))
-    made = {text: batched(model, techniques, Options(threads=1)) for text, techniques in WITHOUT.items()}
+    unfolded = replace(_OPTIONS, fold_tables=0)
+    made = {text: batched(model, techniques, unfolded if "folded" in text else _OPTIONS) for text, techniques in WITHOUT.items()}
     for each in made.values():
         for _ in range(WARM_UP):
             each.batch(instances)

@@ -193,6 +193,7 @@ class Manifest(TypedDict):
     batch_refusal: NotRequired[str]  # why there is none, for display
     decisions: NotRequired[DecisionsRecord]
     fixed_dims: NotRequired[list[str]]  # who fixed a dim that could have been dynamic, for display
+    folded_tables: NotRequired[list[str]]  # what became tables of a function of their rows, for display
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
     warnings: NotRequired[list[str]]  # what was warned of when it was imported, for display
@@ -221,6 +222,7 @@ class StoredManifest(TypedDict):
     batch_refusal: NotRequired[str]
     decisions: NotRequired[DecisionsRecord]
     fixed_dims: NotRequired[list[str]]
+    folded_tables: NotRequired[list[str]]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]
     warnings: NotRequired[list[str]]

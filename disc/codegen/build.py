@@ -149,7 +149,7 @@ class _Reader:
         read = {weight_value(node): slots.plain(str(node.attrs["name"])) for node in plain}
         reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
         index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
-        inputs = dict(zip(arguments, self.input_names, strict=True))
+        inputs = _made_of_one(dict(zip(arguments, self.input_names, strict=True)), launches)
         checks += [_reported(launches[number], inputs) for number in reporting]
         written = set(roots_of(block).values())
         parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
@@ -343,6 +343,18 @@ def _symbols(check: Check) -> set[str]:
     return {name for each in (*sizes, *((check.condition,) if check.condition is not None else ())) for name in each.symbols()}
 
 
+def _made_of_one(inputs: Mapping[Value, str], launches: Sequence[Launch]) -> dict[Value, str]:
+    """The names of inputs, also for integers that a kernel makes of those of one input alone: of several lookups by one index, negative numbers
+    are added to the size before all of them."""
+    named = dict(inputs)
+    for launch in launches:
+        read = {*launch.reads}
+        if len(read) == 1 and not launch.weights and launch.kernel.library is None and all(map(_is_integer, (*read, *launch.results))):
+            origin = named.get(next(iter(read)))
+            named.update({} if origin is None else dict.fromkeys(launch.results, origin))
+    return named
+
+
 def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
     """What a launch reports when it fails. Of a library function, which gives the reason, who called it."""
     if launch.kernel.library is None:
@@ -376,8 +388,12 @@ def _tables(launch: Launch, inputs: Mapping[Value, str]) -> str:
     return f"; looked up: {'; '.join(words)}" if words else ""
 
 
+def _is_integer(value: Value) -> bool:
+    return value.element.lstrip("u").startswith("i") and value.element != "i1"
+
+
 def _integers(launch: Launch, arguments: frozenset[int], inputs: Mapping[Value, str]) -> tuple[list[Value], list[str]]:
     """Those of the arguments that can hold an index, and the names of those that are inputs of the program."""
     held = [launch.inputs[number] for number in sorted(arguments)]
-    integers = list(dict.fromkeys(value for value in held if value.element.lstrip("u").startswith("i") and value.element != "i1"))
+    integers = list(dict.fromkeys(filter(_is_integer, held)))
     return integers, [f"'{inputs[value]}'" for value in integers if value in inputs]

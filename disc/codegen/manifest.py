@@ -65,6 +65,7 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
         **_batch_entry(module),
         **_decisions_entry(module, program.checks),
         **_fixed_dims_entry(module),
+        **_folded_entry(module),
     }
 
 
@@ -132,6 +133,12 @@ def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, 
 def _fixed_dims_entry(module: ir.Module) -> dict[str, object]:
     texts = parse_attributes(module.operation).get("disc.fixed_dims")
     return {"fixed_dims": list(texts)} if isinstance(texts, list | tuple) else {}
+
+
+def _folded_entry(module: ir.Module) -> dict[str, object]:
+    """What `fold-tables` did."""
+    texts = parse_attributes(module.operation).get("disc.folded_tables")
+    return {"folded_tables": list(texts)} if isinstance(texts, list | tuple) else {}
 
 
 def _batch_entry(module: ir.Module) -> dict[str, object]:

@@ -22,6 +22,7 @@ from disc.passes.graph.find_batch_dim import FindBatchDim
 from disc.passes.graph.fold_batch_norm import FoldBatchNorm
 from disc.passes.graph.fold_constants import FoldConstants
 from disc.passes.graph.fold_pads import FoldPads
+from disc.passes.graph.fold_tables import FoldTables
 from disc.passes.graph.fold_transposes import FoldTransposes
 from disc.passes.graph.hoist_invariants import HoistInvariants
 from disc.passes.graph.lift_batch import LiftBatch
@@ -50,7 +51,7 @@ FRONT: tuple[Pass, ...] = (
 )
 
 # named → named, of what is computed for many instances: before the others, which see products over all of them
-BLOCK: tuple[Pass, ...] = (LiftBatch(), MapRows())
+BLOCK: tuple[Pass, ...] = (LiftBatch(), FoldTables(), MapRows())
 
 # named → named
 GRAPH: tuple[Pass, ...] = (
@@ -124,6 +125,7 @@ REGISTRY: dict[str, type[Pass]] = {
         NameDims,
         ResolveBroadcasts,
         LiftBatch,
+        FoldTables,
         MapRows,
         FindBatchDim,
         Simplify,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from batched_blocks import PythonSchedule, by_pytorch, scheduled
+from batched_blocks import Interpreted, PythonSchedule, by_pytorch, interpreted, scheduled
 from test_batched import same
 from torch import nn
 
@@ -368,6 +368,26 @@ def test_trees(by_schedules: None) -> None:
     for seed, techniques in enumerate(WITHOUT[1:]):
         found = check_trees(seed, techniques).stats()["walked"]
         assert techniques.native_walk or not found
+
+
+def check_folded(seeds: range) -> int:
+    """Programs by the interpreter, without folded tables and with them; how many blocks had some."""
+    folded: list[int] = []
+    for budget in (0, 1 << 20):
+        Interpreted.folded = 0
+        assert sum(check(seed, interpreted(budget)).stats()["launches"] for seed in seeds) > 0
+        folded.append(Interpreted.folded)
+    assert folded[0] == 0
+    return folded[1]
+
+
+def test_folded_tables() -> None:
+    assert check_folded(range(4)) > 0
+
+
+@pytest.mark.long
+def test_more_folded_tables() -> None:
+    assert check_folded(range(100, 250)) > 50
 
 
 @pytest.mark.long

@@ -55,4 +55,6 @@ def _kind_text(kind: Kind) -> str:
         parts.append(f"{kind.eager} one by one in PyTorch: {why}")
     if isinstance(kind.lifted, TrainedBlock):
         parts += kind.lifted.notes()
+    elif kind.lifted is not None and kind.lifted.executable is not None:
+        parts += [f"functions of rows of {text}" for text in kind.lifted.executable.manifest.get("folded_tables", ())]
     return text + ("; ".join(parts) or "constant")

@@ -81,6 +81,8 @@ ALLOWED = {
     "passes/graph/convert_dots.py:ConvertDots.least": VALUES,
     "passes/graph/fold_constants.py:FoldConstants.growth": "size of the artifact",
     "passes/graph/fold_constants.py:FoldConstants.small": "size of the program text",
+    "passes/graph/fold_tables.py:FoldTables.most_work": COMPILING,
+    "passes/graph/fold_tables.py:FoldTables.rows": "memory of the compiler",
     "passes/graph/quantize_dots.py:LEVELS": VALUES,
     "passes/graph/quantize_dots.py:MOST_CONTRACTED": VALUES,
     "passes/graph/quantize_dots.py:QuantizeDots.early": VALUES,
