@@ -344,8 +344,8 @@ def _symbols(check: Check) -> set[str]:
 
 
 def _made_of_one(inputs: Mapping[Value, str], launches: Sequence[Launch]) -> dict[Value, str]:
-    """The names of inputs, also for integers that a kernel makes of those of one input alone: of several lookups by one index, negative numbers
-    are added to the size before all of them."""
+    """The names of inputs, also for integers that a kernel makes of those of one input alone: where several lookups share an index, a
+    kernel of its own makes negative numbers count from the end."""
     named = dict(inputs)
     for launch in launches:
         read = {*launch.reads}
