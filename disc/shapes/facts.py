@@ -427,6 +427,8 @@ class Facts:
         if solution is not None:
             self._substitute(*solution)
             return
+        if (left, right) in self.relations:  # from which it does not follow by rules: there are as many of these as may be
+            return
         self.relations.append((left, right))
         self._derive_rules()
         self._tighten(left, right)

@@ -52,8 +52,8 @@ def item(e: OpBuilder, call: Call) -> None:
     x = call.tensor("self")
     value, found = e.reshape(x, ()), call.node.meta["val"]
     expression = sympy.sympify(found.node.expr)
-    if x.dtype == torch.bool and isinstance(expression, sympy.Eq):  # a number is 1
-        expression = expression.lhs
+    if isinstance(expression, sympy.logic.boolalg.Boolean):
+        expression = _truth(expression, found)
     if x.dtype.is_floating_point:
         if not isinstance(expression, sympy.Symbol):
             raise RuleError(f"its value is {found}, which is no number of its own")
@@ -64,6 +64,15 @@ def item(e: OpBuilder, call: Call) -> None:
     if any(map(e.is_unknown, parts)):
         raise RuleError(f"its value is {found}, which says what another number is")
     e.bind(e.convert(value, INDEX), size, f"the value of {call.node.target}")
+
+
+def _truth(expression: sympy.logic.boolalg.Boolean, found: object) -> sympy.Expr:
+    """The number that a condition says is 1; 0 or 1 where the trace found the value to be known."""
+    if isinstance(expression, sympy.Eq) and expression.rhs == 1:
+        return expression.lhs
+    if expression in (sympy.true, sympy.false):
+        return sympy.Integer(bool(expression))
+    raise RuleError(f"its value is {found}, which is no number of its own")
 
 
 def _not_negative(e: OpBuilder, total: Tensor, parts: Tensor) -> Tensor:
