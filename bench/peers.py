@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Call = Callable[[], object]
 Bind = Callable[[Inputs], Call]
 Build = Callable[["Workbench"], "Peer"]
+TRAINED_IN = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}  # by autocast, beside weights of f32
 RECORDINGS = 20  # calls whose recording is timed apart
 
 
@@ -67,6 +68,11 @@ class Workbench:
     threads: int
     folder: Path
     dtype: Dtype = field(default_factory=lambda: DTYPES["fp32"])
+
+    def __post_init__(self) -> None:
+        """A step of training computes in the dtype beside weights of f32, for all peers alike."""
+        if isinstance(self.model, TrainingStep):
+            self.model.computed_in = getattr(torch, self.dtype.torch)
 
 
 def build_disc(bench: Workbench) -> Peer:
@@ -109,6 +115,9 @@ def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     if isinstance(bench.model, Instances):
         return _batched(name, bench, bench.model, dtype)
     if isinstance(bench.model, TrainingStep):
+        if dtype not in TRAINED_IN:
+            raise ValueError(f"steps of training compute in {', '.join(TRAINED_IN)}, not {dtype}")
+        bench.model.computed_in = TRAINED_IN[dtype]
         return _trained(name, bench, bench.model, "disc", {"threads": bench.threads, "cache": False})
     start = time.perf_counter()
     options = disc.Options(threads=bench.threads, cache=False, dtype=dtype)
@@ -273,6 +282,8 @@ def build_autocast(bench: Workbench) -> Peer:
     """
     if bench.dtype.torch == "float32":
         raise ValueError(f"autocast computes in bf16 or f16, not {bench.dtype.name}")
+    if isinstance(bench.model, TrainingStep):
+        raise TypeError("a step of training is within autocast for every peer")
     torch.clear_autocast_cache()  # of the case before
     torch.autocast("cpu", getattr(torch, bench.dtype.torch)).__enter__()
     return Peer("autocast", lambda inputs: _call(bench.model, inputs), 0.0)
@@ -341,10 +352,12 @@ def _linear(model: nn.Module) -> nn.Linear:
 
 
 def _converted(bench: Workbench) -> nn.Module:
-    return bench.model.to(getattr(torch, bench.dtype.torch))
+    return bench.model if isinstance(bench.model, TrainingStep) else bench.model.to(getattr(torch, bench.dtype.torch))
 
 
 def _cast(inputs: Inputs, bench: Workbench) -> Inputs:
+    if isinstance(bench.model, TrainingStep):
+        return inputs
     held = getattr(torch, bench.dtype.torch)
     return tuple(tensor.to(held) if tensor.is_floating_point() else tensor for tensor in inputs)
 

@@ -1,7 +1,8 @@
 """Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
 Suites: models, gemm, memory, conv, families, recurrent, library, blocks (a mixture of experts), dynamic (batches of trees and grids),
-training (a step, forward to SGD), lazy (PyTorch
+training (a step, forward to SGD;
+in bf16 and fp16 by autocast beside weights of f32, for every peer), lazy (PyTorch
 code that is recorded), fusion (by how many inputs a kernel may read), forms (ONNX against the exported module) and overhead
 time calls; stream sends a thousand shapes through one process; compile times the compiler.
 Every variant of every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; they

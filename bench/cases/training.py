@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +19,15 @@ RATE = 1e-12  # SGD does all its work, and weights of f32 stay what they are: ev
 
 class TrainingStep(nn.Module):
     """The loss of a network in training mode, whose weights are then changed. `loss`: the network itself, or a compiled form of it. SGD is
-    PyTorch's own for every peer."""
+    PyTorch's own for every peer. computed_in: what products are made in by `torch.autocast`, as every peer has it; weights, their gradients
+    and SGD are in f32 always."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
         self.loss: Callable[..., Tensor] = network
         self.optimizer: torch.optim.Optimizer | None = None
+        self.computed_in = torch.float32
 
     def train(self, mode: bool = True) -> TrainingStep:
         """In training mode always."""
@@ -38,10 +41,16 @@ class TrainingStep(nn.Module):
             self.optimizer = torch.optim.SGD(self.network.parameters(), lr=RATE)
         with torch.enable_grad():
             self.optimizer.zero_grad()
-            loss = self.loss(*inputs)
+            with self._casting():
+                loss = self.loss(*inputs)
             loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+    def _casting(self) -> contextlib.AbstractContextManager[object]:
+        if self.computed_in == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast("cpu", self.computed_in)
 
 
 class Cnn(nn.Module):

@@ -187,6 +187,39 @@ def test_a_training_step_makes_gradients_where_none_are_wanted() -> None:
     assert not losses[0].requires_grad
 
 
+@pytest.mark.parametrize(("peer", "dtype", "products"), [("eager", "bf16", "bfloat16"), ("eager", "fp32", "float32")])
+def test_steps_of_training_compute_in_the_dtype_beside_weights_of_f32(peer: str, dtype: str, products: str, tmp_path: Path) -> None:
+    case = CASES["training-lstm"]
+    step = build(case)
+    assert isinstance(step, TrainingStep)
+    seen: list[torch.dtype] = []
+    head = step.network.get_submodule("head")
+    head.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    made = peers.build_peer(peer, peers.Workbench(case, step, 1, tmp_path, DTYPES[dtype]))
+    assert isinstance(made, peers.Peer)
+    made.bind(case.inputs(case.example))()
+    assert seen == [getattr(torch, products)]
+    assert {each.dtype for each in step.parameters()} == {torch.float32}
+    assert {each.grad.dtype for each in step.parameters() if each.grad is not None} == {torch.float32}
+
+
+def test_steps_of_training_are_compiled_in_the_dtype_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What disc's 16 bits are judged by is in f32; 8 bits and autocast of another kind take no part."""
+    case = CASES["training-lstm"]
+    made_in: dict[str, torch.dtype] = {}
+
+    def made(name: str, bench: peers.Workbench, step: TrainingStep, *_: object) -> peers.Peer:
+        made_in[name] = step.computed_in
+        return peers.Peer(name, lambda _inputs: lambda: None, 0.0)
+
+    monkeypatch.setattr(peers, "_trained", made)
+    for name, dtype in (("disc", "bf16"), ("disc-fp32", "bf16"), ("inductor/plain", "bf16")):
+        assert isinstance(peers.build_peer(name, peers.Workbench(case, build(case), 1, tmp_path, DTYPES[dtype])), peers.Peer)
+    assert made_in == {"disc": torch.bfloat16, "disc-fp32": torch.float32, "inductor": torch.bfloat16}
+    for name, dtype in (("disc", "int8"), ("autocast", "bf16")):
+        assert isinstance(peers.build_peer(name, peers.Workbench(case, build(case), 1, tmp_path, DTYPES[dtype])), peers.Skipped)
+
+
 def test_random_tensors_repeat() -> None:
     assert torch.equal(random_tensor(2, 3), random_tensor(2, 3))
 
