@@ -19,6 +19,7 @@ from bench.memory import peak_of
 from bench.peers import Call, Peer, Skipped, Workbench, as_tensor, build_peer
 from disc.cli.bench.process import Message, answer_commands
 from disc.cli.bench.timing import calls_per_turn, time_turn
+from disc.codegen.compiles import process_compiles
 
 
 class Server:
@@ -66,6 +67,14 @@ class Server:
         call = self.call
         return {"bytes": peak_of(lambda: [call() for _ in range(3)])}
 
+    def sizes(self, shapes: list[list[int]]) -> Message:
+        """Calls with each of the shapes. Answers compiles: how often disc's code generator ran for them."""
+        assert self.peer is not None and self.bench is not None
+        before = process_compiles()
+        for shape in shapes:
+            self.peer.bind(self.bench.case.inputs(tuple(shape)))()
+        return {"compiles": process_compiles() - before}
+
     def launches(self) -> Message:
         """Answers count: kernels that one call of the bound shape runs; none where no executable tells."""
         assert self.call is not None and self.peer is not None
@@ -96,6 +105,7 @@ def main(answers: str) -> None:
         "bind": server.bind,
         "turn": server.turn,
         "peak": server.peak,
+        "sizes": server.sizes,
         "launches": server.launches,
         "recording": server.recording,
         "save": server.save,

@@ -96,6 +96,13 @@ def build_disc_limited(bench: Workbench, inputs: int) -> Peer:
     return _compiled(f"disc-f{inputs}", bench, bench.dtype.disc)
 
 
+def build_disc_cached(bench: Workbench) -> Peer:
+    """A step of training by disc with the compile cache of the process: what a program costs that was compiled before."""
+    if not isinstance(bench.model, TrainingStep):
+        raise TypeError("the suite `compile` measures what is no step of training")
+    return _trained("disc-cached", bench, bench.model, "disc", {"threads": bench.threads})
+
+
 def build_disc_recomputing(bench: Workbench) -> Peer:
     """Half of what a step of training keeps for its backward pass; the rest is computed again."""
     if not isinstance(bench.model, TrainingStep):
@@ -412,6 +419,7 @@ VARIANTS: dict[str, Variant] = {
     "disc-folded": Variant(build_disc_folded, "disc.batched with functions of an embedding's rows in tables, which disc has without"),
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
+    "disc-cached": Variant(build_disc_cached, "a step of training by disc, with the compile cache"),
     "disc-recomputing": Variant(build_disc_recomputing, "a step of training by disc with options={'memory': 0.5}"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "disc-lazy": Variant(build_disc_lazy, "the PyTorch code under disc.lazy, recorded in every call, without the compile cache"),

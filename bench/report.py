@@ -84,13 +84,24 @@ def _calls(result: Record) -> str:
         "",
         table(header, [_shape_row(row, peers) for row in result["rows"]]),
     ]  # fmt: skip
-    return "\n".join([*lines, *_launches(result), *_recordings(result), *_variants(result), *_memory(result)])
+    return "\n".join([*lines, *_compiling(result), *_launches(result), *_recordings(result), *_variants(result), *_memory(result)])
 
 
 def _run(result: Record) -> list[str]:
     """Which run a case is of, if not of that of the others."""
     run = result.get("run")
     return [f"Of a later run: {run['date']}, commit {run['commit']}, load {run['load']}, `{run['command']}`."] if run else []
+
+
+def _compiling(result: Record) -> list[str]:
+    """What compiling a step of training costs, and for how many sizes it is enough."""
+    found = result.get("compiling")
+    if not found:
+        return []
+    if "failed" in found:
+        return ["", f"Its compiling could not be measured: {found['failed']}"]
+    return ["", f"Until the first step of disc has ended: {found['seconds']['cold']:.1f} s, from the compile cache "
+            f"{found['seconds']['cached']:.1f} s. Compiles for {found['sizes']} other sizes: {found['compiles']}."]  # fmt: skip
 
 
 def _launches(result: Record) -> list[str]:

@@ -111,6 +111,7 @@ def _case(this: Run) -> Result:
         "rows": rows,
         "launches": {name: process.ask("launches").get("count") for name, process in this.peers.items()},
         "memory": _memory(this, max(shapes, key=math.prod)) if this.case.network else None,
+        **({"compiling": _compiling(this)} if this.case.network and isinstance(this.model, TrainingStep) else {}),
     }
 
 
@@ -177,6 +178,39 @@ def _with_limits(result: Result, limits: Limits | None) -> Result:
     bounds = [bound(Work(**cast("dict[str, int]", row["work"])), limits) for row in rows]
     judged = [{**row, "bound": dataclasses.asdict(each)} for row, each in zip(rows, bounds, strict=True)]
     return {**result, "limits": {**dataclasses.asdict(limits), "how": HOW}, "rows": judged}
+
+
+# --- compiling ------------------------------------------------------------------------------------------------------------------
+
+SIZES, LENGTHS = 50, 10  # that one compile is for; so many of the second dim, where that may change
+
+
+def _compiling(this: Run) -> dict[str, object]:
+    """Of disc's step of training: `seconds` until the first step has ended, without the compile cache, and with it in a process that finds
+    it filled; `compiles` when SIZES others come in a process of their own."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="disc-bench-cache-") as folder:
+            seconds = [_cached_seconds(this, folder) for _ in ("cold", "cached")]
+        with PeerProcess("disc", {}) as process:
+            process.ask("open", peer="disc", **_opening(this.job, this.case, this.folder))
+            compiles = process.ask("sizes", shapes=sizes_of(this.case))["compiles"]
+    except PeerFailed as error:
+        return {"failed": str(error)}
+    return {"seconds": dict(zip(("cold", "cached"), seconds, strict=True)), "sizes": SIZES, "compiles": compiles}
+
+
+def _cached_seconds(this: Run, folder: str) -> float:
+    with PeerProcess("disc-cached", {"DISC_CACHE_DIR": folder, "DISC_CACHE": "1"}) as process:
+        return process.seconds("open", "setup", peer="disc-cached", **_opening(this.job, this.case, this.folder))
+
+
+def sizes_of(case: Case) -> list[Shape]:
+    """SIZES shapes that differ from the example's in the dims that may change."""
+    if len(case.dynamic) == 1:
+        (dim,) = case.dynamic
+        return [(*case.example[:dim], case.example[dim] + number, *case.example[dim + 1 :]) for number in range(1, SIZES + 1)]
+    batch, length = case.example
+    return [(batch + 1 + number // LENGTHS, length + 1 + number % LENGTHS) for number in range(SIZES)]
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------------------

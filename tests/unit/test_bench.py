@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from bench.job import Job
 from bench.limits import Limits, Work, bound, higher
 from bench.peer_process import PeerProcess
 from bench.plot import plot
-from bench.suites.latency import peer_names
+from bench.suites.latency import peer_names, sizes_of
 from bench.suites.stream import Visit, quantiles, stream_shapes
 from bench.suites.stream import summary as stream_summary
 from disc.cli.bench.process import PeerFailed
@@ -218,6 +219,23 @@ def test_steps_of_training_are_compiled_in_the_dtype_that_is_named(monkeypatch: 
     assert made_in == {"disc": torch.bfloat16, "disc-fp32": torch.float32, "inductor": torch.bfloat16}
     for name, dtype in (("disc", "int8"), ("autocast", "bf16")):
         assert isinstance(peers.build_peer(name, peers.Workbench(case, build(case), 1, tmp_path, DTYPES[dtype])), peers.Skipped)
+
+
+@pytest.mark.parametrize("case", [case for case in SUITE_CASES["training"] if case.network], ids=lambda case: case.name)
+def test_sizes_of_one_compile_differ_in_the_dims_that_may_change(case: Case) -> None:
+    shapes = sizes_of(case)
+    assert len(set(shapes)) == len(shapes) == 50 and case.example not in shapes
+    kept = set(range(len(case.example))) - set(case.dynamic)
+    assert all(shape[dim] == case.example[dim] for shape in shapes for dim in kept)
+
+
+def test_a_report_says_what_compiling_a_step_costs() -> None:
+    measured = record(2.0, 3.0)
+    (result,) = cast("list[dict[str, object]]", measured["results"])
+    result["compiling"] = {"seconds": {"cold": 12.34, "cached": 0.56}, "sizes": 50, "compiles": 2}
+    assert "12.3 s, from the compile cache 0.6 s. Compiles for 50 other sizes: 2." in report.markdown(measured)
+    result["compiling"] = {"failed": "no memory"}
+    assert "could not be measured: no memory" in report.markdown(measured)
 
 
 def test_random_tensors_repeat() -> None:
