@@ -150,7 +150,8 @@ class _Reader:
         reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
         index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
         inputs = _made_of_one(dict(zip(arguments, self.input_names, strict=True)), launches)
-        checks += [_reported(launches[number], inputs) for number in reporting]
+        origins = _origins(launches, inputs)
+        checks += [_reported(launches[number], inputs, origins) for number in reporting]
         written = set(roots_of(block).values())
         parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
         entry = Function(ENTRY, parameters, block)
@@ -333,7 +334,7 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     notes = (*kernel.notes, *planned.place.node.texts("notes"))
     number_of = {argument: position for position, argument in enumerate(planned.place.arguments)}
     found = lookups(work.body) if checks else ()
-    reads = tuple(Lookup(number_of.get(table), frozenset(number_of[each] for each in indices)) for table, indices in found)
+    reads = tuple(Lookup(number_of.get(table), frozenset(number_of[each] for each in indices), what) for table, indices, what in found)
     return replace(kernel, checks_indices=checks, lookups=reads, notes=notes, plan=str(planned.plan))
 
 
@@ -355,10 +356,20 @@ def _made_of_one(inputs: Mapping[Value, str], launches: Sequence[Launch]) -> dic
     return named
 
 
-def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
+def _origins(launches: Sequence[Launch], inputs: Mapping[Value, str]) -> dict[Value, str]:
+    """The same for values of any type, of which weights may be part: what a check of values is told of."""
+    made = dict(inputs)
+    for launch in launches:
+        names = {made.get(value) for value in launch.reads}
+        name = names.pop() if len(names) == 1 else None
+        made.update({result: name for result in launch.results if name is not None})
+    return made
+
+
+def _reported(launch: Launch, inputs: Mapping[Value, str], origins: Mapping[Value, str]) -> Check:
     """What a launch reports when it fails. Of a library function, which gives the reason, who called it."""
     if launch.kernel.library is None:
-        return _index_check(launch, inputs)
+        return _index_check(launch, origins if all(each.what for each in launch.kernel.lookups) else inputs)
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
     return Check("library", Dim.of(0), Dim.of(0), f"{launch.kernel.library.words}{where}")
 
@@ -367,22 +378,31 @@ def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
     """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold it, and the
     weights that are looked up."""
     lookups = launch.kernel.lookups
-    held, named = _integers(launch, frozenset[int]().union(*(each.indices for each in lookups)), inputs)
+    held, named = _sources(launch, lookups, inputs)
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
     name = f"input {' or '.join(named)}: " if 0 < len(held) == len(named) else ""
     if launch.kernel.reports:
         return Check("index", Dim.of(0), Dim.of(0), f"{launch.kernel.reports}{where} ({launch.name})")
-    message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"
+    message = f"{name}{_meaning(lookups)}{where} ({launch.name})"
     return Check("index", Dim.of(0), Dim.of(0), message + _tables(launch, inputs))
+
+
+def _meaning(lookups: Sequence[Lookup]) -> str:
+    """What an index out of range means. Which lookup it was is not known."""
+    meanings = list(dict.fromkeys(each.what for each in lookups))
+    if len(meanings) < 2:
+        return next(filter(None, meanings), "index {actual} is out of range for a dim of size {expected}")
+    texts = [each.rpartition(": ")[0] or "an index is out of range for its dim" for each in meanings]
+    return f"{', or '.join(texts)}: got {{actual}}"
 
 
 def _tables(launch: Launch, inputs: Mapping[Value, str]) -> str:
     """The weights that a launch looks up, with their sizes, by which one knows which it was, and the inputs that index each."""
     words: dict[str, None] = {}
     for each in launch.kernel.lookups:
-        if each.table is None or each.table not in launch.names:
+        if each.table is None or each.table not in launch.names or each.what:
             continue
-        held, named = _integers(launch, each.indices, inputs)
+        held, named = _sources(launch, [each], inputs)
         by = f", indexed by input {' or '.join(named)}" if len(launch.kernel.lookups) > 1 and 0 < len(held) == len(named) else ""
         words[f"{launch.names[each.table]} [{', '.join(map(str, launch.inputs[each.table].dims))}]{by}"] = None
     return f"; looked up: {'; '.join(words)}" if words else ""
@@ -392,8 +412,8 @@ def _is_integer(value: Value) -> bool:
     return value.element.lstrip("u").startswith("i") and value.element != "i1"
 
 
-def _integers(launch: Launch, arguments: frozenset[int], inputs: Mapping[Value, str]) -> tuple[list[Value], list[str]]:
-    """Those of the arguments that can hold an index, and the names of those that are inputs of the program."""
-    held = [launch.inputs[number] for number in sorted(arguments)]
-    integers = list(dict.fromkeys(filter(_is_integer, held)))
-    return integers, [f"'{inputs[value]}'" for value in integers if value in inputs]
+def _sources(launch: Launch, lookups: Sequence[Lookup], inputs: Mapping[Value, str]) -> tuple[list[Value], list[str]]:
+    """What an index can come from, and the names of what of that are inputs of the program. A check of values has them of any type."""
+    held = {launch.inputs[number]: each.what for each in lookups for number in sorted(each.indices)}
+    found = [value for value, what in held.items() if what or _is_integer(value)]
+    return found, [f"'{inputs[value]}'" for value in found if value in inputs]

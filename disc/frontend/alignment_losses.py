@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 
+from disc.frontend.checked_values import checked
+
 Lengths = Tensor | Sequence[int]
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -28,7 +30,7 @@ def ctc_loss(
         return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)  # pyright: ignore[reportArgumentType]
     scores = log_probs.unsqueeze(1) if log_probs.dim() == 2 else log_probs
     steps, lengths = (torch.as_tensor(each).reshape(-1) for each in (input_lengths, target_lengths))
-    _check(steps, lengths, scores.shape[0], targets)
+    steps, lengths = _checked(steps, lengths, scores.shape[0], targets)
     labels = _labels(targets, lengths, blank)
     loss = _negative_log_likelihood(scores, labels, steps, lengths)
     loss = torch.where(torch.isinf(loss), 0.0, loss) if zero_infinity else loss
@@ -45,13 +47,13 @@ def _ctc_loss(
     return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, REDUCTIONS[reduction], zero_infinity)
 
 
-def _check(steps: Tensor, lengths: Tensor, time: int, targets: Tensor) -> None:
-    torch._check(((steps < 0) | (steps > time)).sum().item() < 1, lambda: "input_lengths must be between 0 and the time of log_probs")
-    most = targets.shape[-1] if targets.dim() == 2 else None
-    wrong = lengths < 0 if most is None else (lengths < 0) | (lengths > most)
-    torch._check(wrong.sum().item() < 1, lambda: "target_lengths must be between 0 and the labels that there are")
-    if most is None:
-        torch._check((lengths.sum() == targets.shape[0]).sum().item() > 0, lambda: "target_lengths must add up to the length of targets")
+def _checked(steps: Tensor, lengths: Tensor, time: int, targets: Tensor) -> tuple[Tensor, Tensor]:
+    steps = checked(steps, time + 1, "ctc_loss: input_lengths must be from 0 to the length of log_probs: got {actual}")
+    lengths = checked(lengths, targets.shape[-1] + 1, "ctc_loss: target_lengths must be from 0 to the length of targets: got {actual}")
+    if targets.dim() == 1:
+        words = "ctc_loss: target_lengths must add up to the length of targets: got {actual} more"
+        lengths = lengths + checked(lengths.sum() - targets.shape[0], 1, words)
+    return steps, lengths
 
 
 def _labels(targets: Tensor, lengths: Tensor, blank: int) -> Tensor:

@@ -1,12 +1,16 @@
-"""Decompositions of distances, a loss, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
+"""Decompositions of distances, losses, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._decomp import decomposition_table as _PYTORCH
 
+from disc.frontend.checked_values import between, checked
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
@@ -43,6 +47,32 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     i = (middle - torch.sqrt(middle * middle - 2 * k - 1)).to(torch.int64)
     j = k - rows * i + i * (i + 1) // 2 + i + 1
     return distance(x.index_select(0, i) - x.index_select(0, j), p)
+
+
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """PyTorch's own, of numbers that eager takes."""
+    x, target = (
+        between(each, 1, f"binary_cross_entropy: all elements of {name} must be between 0 and 1")
+        for each, name in ((x, "input"), (target, "target"))
+    )
+    return _PYTORCH[aten.binary_cross_entropy.default](x, target, weight, reduction)
+
+
+def one_hot(x: Tensor, num_classes: int) -> Tensor:
+    if x.dtype != torch.int64 or (isinstance(num_classes, int) and num_classes < 1):
+        return F.one_hot(x, num_classes)
+    classes = checked(x, num_classes, "one_hot: a class value must be from 0 to below the number of classes: got {actual} of {expected}")
+    return (classes.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
+
+
+def _max_unpool(op: torch._ops.OpOverload) -> Decomposition:
+    """PyTorch's own, which counts a negative index from the end."""
+
+    def decomposition(x: Tensor, indices: Tensor, output_size: Sequence[int], *args: object) -> Tensor:
+        what = "max_unpool: an index must be that of an element of a plane: got {actual} of {expected}"
+        return _PYTORCH[op](x, checked(indices, math.prod(output_size), what), output_size, *args)
+
+    return decomposition
 
 
 def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
@@ -110,11 +140,14 @@ def embedding_bag(
         return NotImplemented
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
     position = torch.arange(indices.shape[0])
+    what = "embedding_bag: an offset must be from 0 to the number of indices, and the first one 0: got {actual}"
+    most = torch.where(torch.arange(offsets.shape[0]) == 0, 0, indices.shape[0])
+    wrong = checked(torch.where((offsets < 0) | (offsets > most), offsets, 0), 1, what)
+    offsets = torch.where(wrong.sum() == 0, offsets, 0)
     bag = (position.unsqueeze(-1) >= offsets[:bags]).to(torch.int64).sum(-1) - 1
     if include_last_offset:  # what comes after the last offset is in no bag; eager takes it into the last one
         bag = torch.clamp(bag, max=bags - 1)
-    outside = torch.full_like(indices, weight.shape[0])  # no row: a first offset that is not 0 is refused, as in eager
-    rows = weight.index_select(0, torch.where(offsets[0] == 0, indices, outside))
+    rows = weight.index_select(0, indices)
     counted = torch.ones_like(indices) if padding_idx < 0 else (indices != padding_idx).to(indices.dtype)
     sizes = torch.zeros([bags], dtype=indices.dtype).index_add(0, bag, counted)
     told = bag.to(indices.dtype)
@@ -189,6 +222,8 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
     aten.multilabel_margin_loss.default: multilabel_margin_loss,
+    aten.binary_cross_entropy.default: binary_cross_entropy,
+    **{op: _max_unpool(op) for op in (aten.max_unpool2d.default, aten.max_unpool3d.default)},
     aten.masked_scatter.default: masked_scatter,
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.conv_tbc.default: conv_tbc,

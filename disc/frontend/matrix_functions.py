@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from disc.frontend.checked_values import required
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
@@ -60,6 +61,8 @@ def by_limits(original: Callable[..., Tensor], function: Callable[..., Tensor]) 
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     lower = factor.transpose(-2, -1) if upper else factor
+    diagonal = lower.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    lower = required(lower, diagonal != 0, "cholesky_inverse: a diagonal element is zero, so the matrix is singular: got {actual} or more")
     half = torch.linalg.solve_triangular(lower, torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape), upper=False)
     return half.transpose(-2, -1) @ half
 

@@ -29,7 +29,7 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False, ge
     values = weights.to(torch.float32) if weights.dtype in (torch.float16, torch.bfloat16) else weights
     values = torch.ops.disc.check_weights(values)
     if not replacement and num_samples != 1:
-        times = torch.empty_like(values).exponential_()
+        times = aten.exponential(torch.empty_like(values))
         return torch.topk(values / times, num_samples).indices
     ends = values.cumsum(-1)
     places = torch.rand([*values.shape[:-1], num_samples], dtype=values.dtype, device=values.device) * ends[..., -1:]

@@ -1,5 +1,5 @@
-"""LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And a
-loss that PyTorch would take apart wrongly before a table of decompositions is asked.
+"""LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And
+functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, before a table of decompositions is asked.
 
 PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
 frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
@@ -16,7 +16,7 @@ from torch._C import DispatchKey
 from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
 
-from disc.frontend.composites import multilabel_margin_loss
+from disc.frontend.composites import multilabel_margin_loss, one_hot
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 from disc.frontend.tensor_indices import traced_indices
@@ -24,7 +24,7 @@ from disc.frontend.tensor_indices import traced_indices
 aten = torch.ops.aten
 FORMS = {
     aten.lstm.input: lstm, aten.gru.input: gru, aten.rnn_tanh.input: rnn_tanh, aten.rnn_relu.input: rnn_relu,
-    aten.multilabel_margin_loss.default: multilabel_margin_loss,
+    aten.multilabel_margin_loss.default: multilabel_margin_loss, aten.one_hot.default: one_hot,
 }  # fmt: skip
 KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 

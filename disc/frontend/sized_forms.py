@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disc.frontend.checked_values import required
 from disc.frontend.eager_strides import Decomposition
 
 ANY_SIZE = 8  # that a size which depends on data is taken for, where its number decides nothing but an order
@@ -308,7 +309,7 @@ def gaussian_nll_loss(
     shapes = isinstance(var, Tensor) and (var.shape in (input.shape, input.shape[:-1]) or var.shape == (*input.shape[:-1], 1))
     if not isinstance(var, Tensor) or not shapes or reduction not in ("none", "mean", "sum"):
         return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
-    torch._check((var < 0).sum().item() < 1, lambda: "var has negative entry/entries")
+    var = required(var, (var < 0).logical_not(), "gaussian_nll_loss: var has negative entry/entries: got {actual} or more")
     spread = (var.unsqueeze(-1) if input.shape[:-1] == var.shape else var).clamp(min=eps)
     loss = 0.5 * (torch.log(spread) + (input - target) ** 2 / spread)
     loss = loss + 0.5 * math.log(2 * math.pi) if full else loss

@@ -33,6 +33,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from disc.frontend.alignment_losses import FORMS as ALIGNMENT_FORMS
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.composites import conv_tbc
+from disc.frontend.composites import one_hot as one_hot_of
 from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
 from disc.frontend.fractional_pools import FORMS as FRACTIONAL_FORMS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
@@ -288,14 +289,9 @@ def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: b
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number,
-    and one of a size that is given."""
-    if isinstance(num_classes, torch.SymInt):
-        outside = ((x < 0) | (x >= num_classes)).sum().item()
-        torch._check(outside < 1, lambda: "class values must be from 0 to num_classes - 1")
-        return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
-    if num_classes != -1:
-        return F.one_hot(x, num_classes)
+    """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number."""
+    if isinstance(num_classes, torch.SymInt) or num_classes != -1:
+        return one_hot_of(x, num_classes)
     torch._check(x.min().item() >= 0, lambda: "class values must be non-negative")
     return (x.unsqueeze(-1) == torch.arange(x.max().item() + 1)).to(torch.int64)
 

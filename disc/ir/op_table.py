@@ -26,6 +26,7 @@ ZERO = Dim.of(0)
 ONE = Dim.of(1)
 EXTERNAL = "external.call"  # of no dialect that is registered: an IRDL op with variadic operands demands one type of all of them
 IN_RANGE = "disc.in_range"  # of a gather: whoever calls the program sees to it that its indices are in range; they are not reported
+WHAT = "disc.what"  # of a gather: what an index out of range means to the user, with "{actual}" and "{expected}" for it and the size
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 
 

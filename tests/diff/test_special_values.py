@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from compiled import Wrapped, both_targets
 
+from disc.errors import DiscError
+
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int32, torch.uint8, torch.int8, torch.int16, torch.int64)
 ALWAYS = (torch.float32, torch.int32, torch.uint8, torch.bool)
@@ -168,14 +170,16 @@ def test_floor_division_is_exact() -> None:
     compare({"floor_divide": torch.floor_divide, "remainder": torch.remainder}, [(left, right)])
 
 
-def test_integer_division_by_zero_does_not_trap() -> None:
-    """Eager raises; a quotient is -1 (all bits), a remainder the dividend."""
+def test_integer_division_by_zero_is_refused_and_does_not_trap() -> None:
+    """As in eager mode; the lowest number by -1 is itself."""
     ops: dict[str, Op] = {
         "quotient": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "remainder": torch.fmod, "lowest": torch.div,
     }  # fmt: skip
     lowest = torch.iinfo(torch.int32).min
     a, b = torch.tensor([7, -7, 0, lowest], dtype=torch.int32), torch.tensor([0, 0, 0, -1], dtype=torch.int32)
     for executable in both_targets(Wrapped(lambda *given: tuple(op(*given) for op in ops.values())).eval(), (a, torch.ones_like(b))):
-        quotient, remainder, _ = executable(a, b)
-        assert quotient.tolist() == [-1, -1, -1, lowest]
-        assert remainder.tolist() == [7, -7, 0, 0]
+        with pytest.raises(DiscError, match="divided by zero"):
+            executable(a, b)
+        quotient, remainder, _ = executable(a[3:], b[3:])
+        assert quotient.tolist() == [lowest]
+        assert remainder.tolist() == [0]

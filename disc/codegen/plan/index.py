@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disc.ir.graph import Body, Node
-from disc.ir.op_table import IN_RANGE, OPS, VIEWS
+from disc.ir.op_table import IN_RANGE, OPS, VIEWS, WHAT
 from disc.ir.reads import Map, Place
 from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Symbol, Truth, dim_max, dim_min
 from disc.shapes.algebra import Atom, of_atom, of_terms
@@ -237,10 +237,12 @@ def checks_indices(checked: bool, body: Body) -> bool:
     return checked and any(node.op in _INDEXED and IN_RANGE not in node.attrs for node in body.nodes)
 
 
-def lookups(body: Body) -> list[tuple[Node, frozenset[Node]]]:
-    """What a fusion reads or writes at indices that may be out of range, and the arguments that these are computed from."""
+def lookups(body: Body) -> list[tuple[Node, frozenset[Node], str]]:
+    """What a fusion reads or writes at indices that may be out of range, the arguments that these are computed from, and what it means."""
     indexed = [node for node in body.nodes if node.op in _INDEXED and IN_RANGE not in node.attrs]
-    return [(node.operands[0], _arguments_of(node.operands[len(node.operands) // 2], body)) for node in indexed]
+    return [
+        (node.operands[0], _arguments_of(node.operands[len(node.operands) // 2], body), str(node.attrs.get(WHAT, ""))) for node in indexed
+    ]
 
 
 def _arguments_of(value: Node, body: Body) -> frozenset[Node]:

@@ -131,10 +131,11 @@ class Split:
 @dataclass(frozen=True)
 class Lookup:
     """What a kernel reads or writes at indices. table: the number of the argument that it is, None where the kernel computes it; indices:
-    of those that the indices are computed from."""
+    of those that the indices are computed from. what: what an index out of range means, where it is more than that."""
 
     table: int | None
     indices: frozenset[int]
+    what: str = ""
 
 
 @dataclass(frozen=True)

@@ -335,8 +335,8 @@ class Emitter(Lanes):
         if active is not None:
             bad = b.op(f"arith.andi {bad}, {active} : {b.vec('i1')}")
         with b.when(b.op(f"vector.reduction <or>, {bad} : {b.vec('i1')} into i1")):
-            chosen = b.op(f"arith.select {bad}, {wide}, {b.const(0, 'i64')} : {b.vec('i1')}, {b.vec('i64')}")
-            shown = b.op(f"vector.reduction <add>, {chosen} : {b.vec('i64')} into i64") if variable is not None else None
+            chosen = b.op(f"arith.select {bad}, {wide}, {b.const(-(2**63), 'i64')} : {b.vec('i1')}, {b.vec('i64')}")
+            shown = b.op(f"vector.reduction <maxsi>, {chosen} : {b.vec('i64')} into i64") if variable is not None else None
             first = b.op(f"vector.extract {wide}[0] : i64 from {b.vec('i64')}") if shown is None else shown
             size = b.op(f"vector.extract {limit}[0] : i64 from {b.vec('i64')}")
             for number, value in enumerate((b.index(1), first, b.op(f"arith.addi {size}, {b.index(1)} : i64"))):

@@ -97,10 +97,6 @@ def shift_rule(name: str) -> Rule:
     return rule
 
 
-def fmod(e: OpBuilder, call: Call) -> Tensor:
-    return computed(e, call, lambda a, b: e.binary("remainder", a, b))
-
-
 def is_zero(value: object) -> bool:
     """Whether it is the number 0, which changes nothing where it is added."""
     return isinstance(value, int | float) and value == 0
@@ -111,68 +107,6 @@ def unchanged(e: OpBuilder, call: Call) -> Tensor:
     if not is_zero(call.raw("other")):
         raise RuleError(NO_RULE)
     return e.convert(call.tensor("self"), call.dtype)
-
-
-def div(e: OpBuilder, call: Call) -> Tensor:
-    mode = call.text("rounding_mode")
-    if mode == "floor":
-        return floor_divide(e, call)
-
-    def body(a: Tensor, b: Tensor) -> Tensor:
-        quotient = e.binary("divide", a, b)
-        if mode is None or not quotient.dtype.is_floating_point:
-            return quotient
-        return truncated(e, quotient)
-
-    return computed(e, call, body)
-
-
-def truncated(e: OpBuilder, x: Tensor) -> Tensor:
-    return e.select(e.compare("lt", x, e.scalar(0.0, x.dtype)), e.unary("ceil", x), e.unary("floor", x))
-
-
-def floor_divide(e: OpBuilder, call: Call) -> Tensor:
-    def body(a: Tensor, b: Tensor) -> Tensor:
-        quotient = e.binary("divide", a, b)
-        if quotient.dtype.is_floating_point:
-            return _floor_of_quotient(e, a, b, quotient)
-        if not quotient.dtype.is_signed:
-            return quotient
-        # StableHLO truncates: one less where a remainder is left and the signs differ.
-        adjust = _is_beyond(e, e.binary("remainder", a, b), b)
-        return e.select(adjust, e.binary("subtract", quotient, e.scalar(1, a.dtype)), quotient)
-
-    return computed(e, call, body)
-
-
-def _is_beyond(e: OpBuilder, rest: Tensor, b: Tensor) -> Tensor:
-    """Whether a remainder is left whose sign is not that of the divisor."""
-    zero = e.scalar(0, b.dtype)
-    differ = e.compare("ne", e.compare("lt", rest, zero), e.compare("lt", b, zero))
-    return e.binary("and", differ, e.compare("ne", rest, zero))
-
-
-def _floor_of_quotient(e: OpBuilder, a: Tensor, b: Tensor, quotient: Tensor) -> Tensor:
-    """As Python divides floats: 1 // 0.1 is 9, though 1 / 0.1 rounds to 10, and an infinite dividend gives NaN."""
-    zero, one, half = (e.scalar(value, b.dtype) for value in (0.0, 1.0, 0.5))
-    rest = e.binary("remainder", a, b)
-    whole = e.binary("divide", e.binary("subtract", a, rest), b)
-    whole = e.select(_is_beyond(e, rest, b), e.binary("subtract", whole, one), whole)
-    floor = e.unary("floor", whole)
-    floor = e.select(e.compare("gt", e.binary("subtract", whole, floor), half), e.binary("add", floor, one), floor)
-    floor = e.select(e.compare("eq", whole, zero), e.binary("multiply", quotient, zero), floor)  # a zero has the quotient's sign
-    return e.select(e.compare("eq", b, zero), quotient, floor)
-
-
-def remainder(e: OpBuilder, call: Call) -> Tensor:
-    def body(a: Tensor, b: Tensor) -> Tensor:
-        rest = e.binary("remainder", a, b)
-        if not rest.dtype.is_signed:
-            return rest
-        # Python's sign rule: the result takes the sign of the divisor.
-        return e.select(_is_beyond(e, rest, b), e.binary("add", rest, b), rest)
-
-    return computed(e, call, body)
 
 
 def power(e: OpBuilder, call: Call) -> Tensor:
@@ -206,6 +140,10 @@ def clamp(e: OpBuilder, call: Call) -> Tensor:
     if call.has("max"):
         x = e.binary("minimum", x, as_tensor(e, operand(call, "max"), call.dtype))
     return x
+
+
+def truncated(e: OpBuilder, x: Tensor) -> Tensor:
+    return e.select(e.compare("lt", x, e.scalar(0.0, x.dtype)), e.unary("ceil", x), e.unary("floor", x))
 
 
 def trunc(e: OpBuilder, call: Call) -> Tensor:
@@ -257,14 +195,6 @@ OVERRIDES: dict[object, Override] = {
     **overrides(REFUSED, "no StableHLO lowering", {
         getattr(getattr(aten, name), overload): shift_rule(name)
         for name, packets in SHIFT_OVERLOADS.items() for overload in packets
-    }),
-    **overrides(REFUSED, "no StableHLO lowering", {aten.fmod.Scalar: fmod}),
-    **overrides(WRONG, "a quotient that is truncated or floored is off for infinities, zeros and large numbers", {
-        aten.div.Tensor_mode: div, aten.div.Scalar_mode: div,
-        aten.floor_divide.default: floor_divide, aten.floor_divide.Scalar: floor_divide,
-    }),
-    **overrides(WRONG, "negative divisors, infinities, large quotients", {
-        aten.remainder.Tensor: remainder, aten.remainder.Scalar: remainder, aten.fmod.Tensor: fmod,
     }),
     **overrides(WRONG, "powers of -0.0 and -inf; a general power where products do", {aten.pow.Tensor_Scalar: power}),
     **overrides(CRASH, "between tensors, one of them without dims", {aten.clamp.Tensor: clamp}),

@@ -8,10 +8,12 @@ import sympy
 import torch
 from torch_mlir import ir
 
+from disc.frontend.checked_values import ROUNDED
 from disc.frontend.op_builder import OpBuilder, Tensor, integers, is_static, tensor_type
 from disc.frontend.rules.reductions import cumulative
 from disc.frontend.rules.views import slice_along
 from disc.frontend.symbols import Shape, Size, product, to_size
+from disc.ir.op_table import WHAT
 
 INDEX = torch.int64
 
@@ -32,6 +34,27 @@ def take(e: OpBuilder, x: Tensor, indices: Tensor, dims: Sequence[int], vector: 
         return e.op("stablehlo.gather", [x.value, indices.value], shape, x.dtype, dimension_numbers=attribute, slice_sizes=slices)
     operands = [x.value, indices.value, e.integer_operand(sizes)]
     return e.op("stablehlo.dynamic_gather", operands, shape, x.dtype, dimension_numbers=attribute)
+
+
+def checked(e: OpBuilder, indices: Tensor, size: Size, what: str) -> Tensor:
+    """`indices`, which must be from 0 to below `size`, or the call fails. what: why, in the words of `WHAT`."""
+    found = take(e, e.iota((size,), 0, indices.dtype), indices, [0], vector=False)
+    found.value.owner.attributes[WHAT] = ir.StringAttr.get(what)
+    return found
+
+
+def required(e: OpBuilder, holds: Tensor, values: Tensor, what: str) -> Tensor:
+    """`values`, where `holds` is true of all of them, or the call fails. what: the message, with {actual} for how many do not, at least."""
+    place = checked(e, e.select(holds, number(e, 0), number(e, 1)), 1, what)
+    return e.select(e.compare("eq", place, number(e, 0)), values, e.scalar(0, values.dtype))
+
+
+def between(e: OpBuilder, values: Tensor, most: float, what: str) -> Tensor:
+    """`values`, floats, which must be from 0 to `most`, 1 or infinity, or the call fails. what: the message; the value is added."""
+    zero, limit = (e.scalar(each, values.dtype) for each in (0.0, most))
+    holds = e.binary("and", e.compare("ge", values, zero), e.compare("le", values, limit))
+    outside = e.select(holds, number(e, 0), e.convert(e.unary("floor", values), INDEX))
+    return e.select(e.compare("eq", checked(e, outside, 1, what + ROUNDED), number(e, 0)), values, zero)
 
 
 def scatter_at(e: OpBuilder, x: Tensor, indices: Tensor, updates: Tensor, dims: Sequence[int], vector: bool, kind: str | None) -> Tensor:

@@ -16,6 +16,7 @@ from disc.frontend.call import Call
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
+from disc.frontend.rules.places import between
 from disc.frontend.rules.sorting import library
 from disc.frontend.symbols import Shape, Size, to_size
 
@@ -111,7 +112,7 @@ def _drawn(body: Callable[[OpBuilder, Call, Draw], Tensor]) -> Rule:
     return rule
 
 
-def _linear(e: OpBuilder, call: Call, x: Tensor, factor: str | float, offset: str | float) -> Tensor:
+def _linear(e: OpBuilder, call: Call, x: Tensor, factor: str | float | Tensor, offset: str | float) -> Tensor:
     """x * factor + offset; names of arguments, which may be tensors, or numbers."""
     values = [as_tensor(e, call.raw(each) if isinstance(each, str) else each, x.dtype) for each in (factor, offset)]  # pyright: ignore[reportArgumentType]
     return e.binary("add", e.binary("multiply", x, values[0]), values[1])
@@ -139,7 +140,10 @@ def randn(e: OpBuilder, call: Call, draw: Draw) -> Tensor:
 
 
 def normal(e: OpBuilder, call: Call, draw: Draw) -> Tensor:
-    return _linear(e, call, randn(e, call, draw), "std", "mean")
+    deviation = call.raw("std")
+    if isinstance(deviation, Tensor):
+        deviation = between(e, deviation, math.inf, "normal: all elements of std must be at least 0")
+    return _linear(e, call, randn(e, call, draw), deviation, "mean")  # pyright: ignore[reportArgumentType]
 
 
 def bernoulli(e: OpBuilder, call: Call, draw: Draw) -> Tensor:
@@ -147,6 +151,8 @@ def bernoulli(e: OpBuilder, call: Call, draw: Draw) -> Tensor:
     chance = call.raw("p") if call.has("p") else call.tensor("self")
     if isinstance(chance, int | float) and not 0 <= chance <= 1:
         raise RuleError(f"{chance} is no probability")
+    if isinstance(chance, Tensor):
+        chance = between(e, chance, 1.0, "bernoulli: all probabilities must be between 0 and 1")
     dtype = _wide(chance.dtype) if isinstance(chance, Tensor) else torch.float32
     return e.compare("lt", draw.uniform(dtype), as_tensor(e, chance, dtype))  # pyright: ignore[reportArgumentType]
 

@@ -8,6 +8,7 @@ from disc.frontend.call import Call
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.elementwise import computed
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
+from disc.frontend.rules.places import checked as checked_index
 from disc.frontend.rules.sorting import library
 
 aten = torch.ops.aten
@@ -47,6 +48,10 @@ def finite(x: Tensor) -> Tensor:
     return library("disc.check_finite", [x], [(x.shape, x.dtype)])[0]
 
 
+def check_index(e: OpBuilder, call: Call) -> Tensor:
+    return checked_index(e, call.tensor("indices"), call.size("size"), call.text("what") or "")
+
+
 def logcumsumexp(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     if not x.rank:
@@ -62,4 +67,5 @@ OVERRIDES: dict[object, Override] = overrides(Fault.REFUSED, "no lowering to ops
 })  # fmt: skip
 OF_PACKAGES: dict[str, Override] = {
     "disc.check_finite.default": Override(check_finite, Fault.REFUSED, "an op of this compiler (frontend/finite.py)"),
+    "disc.check_index.default": Override(check_index, Fault.REFUSED, "an op of this compiler (frontend/checked_values.py)"),
 }

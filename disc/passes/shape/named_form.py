@@ -12,7 +12,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.control import REGION_OPS
 from disc.ir.interp.values import constant_attribute, held_dtype
-from disc.ir.op_table import BINDING, CONSTANTS, EXTERNAL, IMPORTED, Sizes
+from disc.ir.op_table import BINDING, CONSTANTS, EXTERNAL, IMPORTED, WHAT, Sizes
 from disc.ir.ops import (
     TERMINATORS,
     Attribute,
@@ -304,7 +304,8 @@ def _rewrite_pad(form: NamedForm, op: ir.Operation) -> None:
 
 def _rewrite_gather(form: NamedForm, op: ir.Operation) -> None:
     sizes = strings(*(form.env.simplify(size) for size in gather_sizes(form.shapes, op)))
-    form.replace(op, "disc.gather", list(op.operands)[:2], {"dimension_numbers": op.attributes["dimension_numbers"], "sizes": sizes})
+    kept = {name: op.attributes[name] for name in ("dimension_numbers", WHAT) if name in op.attributes}
+    form.replace(op, "disc.gather", list(op.operands)[:2], {**kept, "sizes": sizes})
 
 
 def _rewrite_dot(form: NamedForm, op: ir.Operation) -> None:
