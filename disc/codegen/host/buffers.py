@@ -73,6 +73,7 @@ def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
 class _Planner:
     env: ShapeEnv
     proofs: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
+    _below: dict[Dim, set[Dim]] = field(default_factory=dict)  # what is at most a place because of how it was made
 
     def __post_init__(self) -> None:
         self._order = Valuation(dict.fromkeys(self.env.names(), SAMPLE))
@@ -96,6 +97,7 @@ class _Planner:
                 if len(str(start)) > LONGEST_PLACE:
                     return None
             placed.append(_Placed(lifetime, start, start + size))
+            self._below.setdefault(start + size, set()).update((start, *self._below.get(start, ())))
         return Plan({each.lifetime.value: each.start for each in placed}, self.largest([each.end for each in placed]))
 
     def in_slots(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan:
@@ -121,7 +123,7 @@ class _Planner:
 
     def _at_most(self, left: Dim, right: Dim) -> bool:
         if (left, right) not in self.proofs:
-            self.proofs[left, right] = self.env.at_most(left, right)
+            self.proofs[left, right] = left in self._below.get(right, ()) or self.env.at_most(left, right)
         return self.proofs[left, right]
 
     def largest(self, dims: Sequence[Dim]) -> Dim:
@@ -133,4 +135,5 @@ class _Planner:
         result = kept[0] if kept else ZERO
         for dim in kept[1:]:
             result = dim_max(result, dim)
+        self._below.setdefault(result, set()).update(each for dim in dims for each in (dim, *self._below.get(dim, ())))
         return result
