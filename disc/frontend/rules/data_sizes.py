@@ -52,7 +52,7 @@ def item(e: OpBuilder, call: Call) -> None:
     x = call.tensor("self")
     value, found = e.reshape(x, ()), call.node.meta["val"]
     expression = sympy.sympify(found.node.expr)
-    if isinstance(expression, sympy.logic.boolalg.Boolean):
+    if isinstance(expression, sympy.logic.boolalg.Boolean) and not isinstance(expression, sympy.Symbol):  # a symbol is both
         expression = _truth(expression, found)
     if x.dtype.is_floating_point:
         if not isinstance(expression, sympy.Symbol):
