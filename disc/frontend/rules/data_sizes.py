@@ -69,7 +69,7 @@ def item(e: OpBuilder, call: Call) -> None:
 def _truth(expression: sympy.logic.boolalg.Boolean, found: object) -> sympy.Expr:
     """The number that a condition says is 1; 0 or 1 where the trace found the value to be known."""
     if isinstance(expression, sympy.Eq) and expression.rhs == 1:
-        return expression.lhs
+        return expression.lhs  # pyright: ignore[reportReturnType]  # of an equation between numbers
     if expression in (sympy.true, sympy.false):
         return sympy.Integer(bool(expression))
     raise RuleError(f"its value is {found}, which is no number of its own")
