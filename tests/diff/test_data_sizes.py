@@ -290,3 +290,22 @@ def test_a_program_says_which_of_its_sizes_depend_on_data() -> None:
     text = str(executable.explain())
     assert "S1 = the size of aten.nonzero.default's result at" in text
     assert executable.explain(torch.ones(2)).sizes == {"S0": 2}
+
+
+class Asserting(torch.nn.Module):
+    """Takes a truth out of a tensor, which the trace then knows, as models do that check their inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine: Any = (x > -100).all().item()
+        torch._check(fine)
+        return x * 2 + int(fine)
+
+
+def test_a_truth_that_the_trace_knows() -> None:
+    model = Asserting()
+    executable = disc.compile(model, torch.randn(3, 4))
+    for rows in (0, 1, 3):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(torch.as_tensor(executable(x)), model(x))
+    with pytest.raises(ShapeConstraintError, match=r"the value of aten\.item\.default at test_data_sizes\.py:\d+ must be"):
+        executable(torch.full((2, 4), -1000.0))

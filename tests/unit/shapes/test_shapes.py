@@ -561,3 +561,17 @@ def test_many_questions_are_quick() -> None:
             env.equal(left, right)
             questions += 1
     assert questions > 19_000
+
+
+def test_a_relation_that_rules_do_not_apply_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewriting has a bound: what it does not reach is unknown, and a walk that meets it again must learn nothing."""
+    monkeypatch.setattr("disc.shapes.facts._MAXIMUM_REWRITES", 0)
+    env = ShapeEnv()
+    for name in ("S0", "S1", "S2"):
+        env.symbol(name)
+    left, right = Dim.symbol("S0") * Dim.symbol("S1"), Dim.symbol("S2") * Dim.symbol("S2")
+    env.equate(left, right)
+    known = env.facts()
+    assert env.equal(left, right) is Truth.UNKNOWN, "the bound is meant to hide it"
+    env.equate(left, right)
+    assert env.facts() == known == [(left, right)]

@@ -93,6 +93,7 @@ ALLOWED = {
     "passes/graph/quantize_weights.py:TRIED": VALUES,
     "passes/graph/simplify.py:_MAXIMUM_SWEEPS": SEARCH,
     "passes/graph/simplify_elementwise.py:_PRECISION": VALUES,
+    "passes/graph/turn_weights.py:VECTOR": "elements in the widest load of every GPU",
     "passes/shape/host_values.py:MAX_DENOMINATOR": SEARCH,
     "passes/shape/host_values.py:MAX_ELEMENTS": SEARCH,
     "passes/shape/name_dims.py:MAX_ROUNDS": SEARCH,
