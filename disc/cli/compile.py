@@ -17,7 +17,7 @@ import typer
 from disc.artifact import file as artifact
 from disc.artifact.manifest import arguments_of, results_of
 from disc.artifact.output import check_output
-from disc.cli.factory import from_factory, from_folder
+from disc.cli.factory import from_factory, from_folder, needed_task
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options, dtype_name
@@ -72,8 +72,8 @@ def compile_command(
     path = output or Path(Path(os.path.abspath(model.rpartition(":")[2] or model)).stem + ".disc")
     check_output(path)
     folder = model.removeprefix("hf:") if model.startswith("hf:") else None
-    if folder is not None and task is None:
-        raise UnsupportedFormatError(f"{model} needs --task, such as disc compile {model} --task feature-extraction")
+    if folder is not None:
+        task = needed_task(model, task)
     if folder is None and task is not None:
         raise UnsupportedFormatError(f"--task is for hf:FOLDER, a folder of Hugging Face; {model} is none")
     is_file = ":" not in model or os.path.exists(model)

@@ -59,6 +59,16 @@ def from_folder(folder: str, task: str) -> tuple[torch.nn.Module, Mapping[str, o
     return load_folder(folder, task)
 
 
+def needed_task(model: str, task: str | None) -> str:
+    """The task of hf:FOLDER. Raises UnsupportedFormatError for a folder that holds no model, and where no task is given."""
+    if task is not None:
+        return task
+    from disc.hf.folders import check_folder  # says which package is missing
+
+    check_folder(Path(model.removeprefix("hf:")))
+    raise UnsupportedFormatError(f"{model} needs --task, such as --task feature-extraction")
+
+
 def _no_module(name: str, attribute: str) -> str:
     """Why there is none of this name; people give paths of files, too."""
     path = Path(name if name.endswith(".py") else f"{name}.py")

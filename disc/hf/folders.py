@@ -114,15 +114,20 @@ def _check_head(model: Any, missing: Iterable[str], path: Path, task: str) -> No
 
 def read_config(path: Path) -> transformers.PretrainedConfig:
     """Raises UnsupportedFormatError for a folder without a config that transformers knows."""
+    check_folder(path)
+    try:
+        return transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # of whatever the file has in the places of names and numbers
+        raise UnsupportedFormatError(f"{path}/config.json: {_first_line(error)}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Raises UnsupportedFormatError for what is no folder with a config."""
     if not path.is_dir():
         hint = f"; from the hub: hf download {path} --local-dir FOLDER" if _HUB_NAME.fullmatch(str(path)) else ""
         raise UnsupportedFormatError(f"there is no folder {path}, and nothing is downloaded{hint}")
     if not (path / "config.json").is_file():
         raise UnsupportedFormatError(f"{path} has no config.json: give the folder of a model of Hugging Face")
-    try:
-        return transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # of whatever the file has in the places of names and numbers
-        raise UnsupportedFormatError(f"{path}/config.json: {_first_line(error)}") from error
 
 
 def check_task(path: Path, task: str) -> None:

@@ -133,7 +133,7 @@ def test_a_peer_that_cannot_take_part_is_a_line(capsys: pytest.CaptureFixture[st
         (("scaled.disc", "--against", "eager", "--source", "x.mlir"), "the peers run PyTorch and ONNX models; x.mlir is neither"),
         (("scaled.disc", "--source", "bench_factory:build"), "--source is for a .disc file that is timed --against others"),
         (("scaled.disc", "--plot", "x.txt"), "--plot x.txt: pictures are .png, .svg, .pdf files"),
-        (("hf:folder", "--against", "eager"), "hf:FOLDER needs --task"),
+        (("hf:folder", "--against", "eager"), "there is no folder folder, and nothing is downloaded; from the hub: hf download folder"),
         (("bench_factory:build", "--device", "cpu"), "--device is for .disc files"),
         (("bench_factory:build", "--graphs", "2"), "--graphs is for .disc files"),
         (("scaled.disc",), "which sizes? give --shape once or more, such as --shape x=8x4,unused=8"),

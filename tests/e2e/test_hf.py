@@ -159,6 +159,8 @@ def test_folders_that_do_not_do(folder: Path, saved: Path, tmp_path: Path, capsy
     for arguments, message in (
         (["compile", f"hf:{saved}", "--task", "text-classification"], "; it holds a compiled model, model.disc, which from_pretrained of"),
         (["compile", f"hf:{folder}"], "needs --task, such as"),
+        (["compile", f"hf:{folder}-gone"], "there is no folder"),  # before a task is asked for
+        (["compile", f"hf:{tmp_path.parent}"], "has no config.json"),
         (["compile", f"hf:{folder}", "--task", "poetry"], "there is no task 'poetry'"),
         (["compile", "tests.models:mlp", "--task", "fill-mask"], "--task is for hf:FOLDER"),
     ):

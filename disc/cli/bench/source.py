@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from disc.artifact.manifest import InputRecord
-from disc.cli.factory import from_factory, from_folder
+from disc.cli.factory import from_factory, from_folder, needed_task
 from disc.errors import ConfigurationError, counted
 from disc.frontend.caches import takes_layers, without_caches
 from disc.frontend.models import DynamicShapes
@@ -58,9 +58,7 @@ def read_source(model: str, task: str | None) -> Source:
     np.random.seed(0)
     torch.manual_seed(0)
     if model.startswith("hf:"):
-        if task is None:
-            raise ConfigurationError("hf:FOLDER needs --task, such as --task feature-extraction")
-        module, examples = from_folder(model.removeprefix("hf:"), task)
+        module, examples = from_folder(model.removeprefix("hf:"), needed_task(model, task))
         plain = without_caches((), examples)[1]
         return Source(takes_layers(module, plain), (), plain)
     if ":" in model and not os.path.exists(model):
