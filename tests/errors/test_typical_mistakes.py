@@ -102,7 +102,7 @@ it has a tuple in a tuple: write (x, mask), not ((x, mask),)
     """,
     "a_misspelt_option": """
         ArgumentError: disc.Options has no 'thread' (did you mean threads?); there are threads, dtype, cache, embed_stablehlo, packed, \
-debug_checks, random, tf32, graphs
+debug_checks, random, tf32, graphs, fold_tables
     """,
     "names_in_place_of_dims": """
         ShapeConstraintError: dynamic_shapes['input_ids'][0] is 'batch': give torch.export.Dim('batch'); without dynamic_shapes every dim \
