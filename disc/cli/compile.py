@@ -74,7 +74,7 @@ def compile_command(
     folder = model.removeprefix("hf:") if model.startswith("hf:") else None
     if folder is not None:
         task = needed_task(model, task)
-    if folder is None and task is not None:
+    elif task is not None:
         raise UnsupportedFormatError(f"--task is for hf:FOLDER, a folder of Hugging Face; {model} is none")
     is_file = ":" not in model or os.path.exists(model)
     if (is_file or folder is not None) and (dynamic or static or dtype):
