@@ -86,10 +86,10 @@ def on(gpu: int, name: str, *arguments: object) -> None:
 
 
 class Array:
-    """Numbers on a GPU. streams: for which consumers asked for it. `[...]` gives a view."""
+    """Numbers on a GPU. streams: for which consumers asked for it; lent: what their capsules point to. `[...]` gives a view."""
 
     def __init__(self, values: Numbers, gpu: int = 0) -> None:
-        self.shape, self.dtype, self.gpu, self.streams = values.shape, values.dtype, gpu, list[object]()
+        self.shape, self.dtype, self.gpu, self.streams, self.lent = values.shape, values.dtype, gpu, list[object](), list[object]()
         self.place, self.owner, self.steps = c_uint64(), cast("object", None), cast("tuple[int, ...] | None", None)
         values = np.ascontiguousarray(values)
         on(gpu, "cuMemAlloc_v2", ctypes.byref(self.place), ctypes.c_size_t(values.nbytes + 1))
@@ -101,17 +101,18 @@ class Array:
 
     def __dlpack__(self, *, stream: object = None, max_version: object = None) -> object:
         self.streams.append(stream)
-        self.dims = (c_int64 * len(self.shape))(*self.shape)
-        self.strides = None if self.steps is None else (c_int64 * len(self.shape))(*self.steps)
+        dims = (c_int64 * len(self.shape))(*self.shape)
+        strides = None if self.steps is None else (c_int64 * len(self.shape))(*self.steps)
         code, bits = CODES[self.dtype.kind], 8 * self.dtype.itemsize
-        tensor = DlTensor(self.place.value, 2, self.gpu, len(self.shape), code, bits, 1, self.dims, self.strides, 0)
-        self.managed = Managed(1, 0, None, None, 0, tensor)
-        return api.PyCapsule_New(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+        tensor = DlTensor(self.place.value, 2, self.gpu, len(self.shape), code, bits, 1, dims, strides, 0)
+        managed = Managed(1, 0, None, None, 0, tensor)
+        self.lent.append(managed)  # which holds dims and strides; one array may be two arguments of a call
+        return api.PyCapsule_New(ctypes.addressof(managed), b"dltensor_versioned", None)
 
     def view(self, like: Numbers, whole: Numbers) -> Array:
         """What `like`, a view of `whole`, is of the array, which holds `whole`. Strides may be negative or 0."""
         made = object.__new__(Array)
-        made.shape, made.dtype, made.gpu, made.streams, made.owner = like.shape, like.dtype, self.gpu, [], self
+        made.shape, made.dtype, made.gpu, made.streams, made.lent, made.owner = like.shape, like.dtype, self.gpu, [], [], self
         made.place = c_uint64(self.place.value + like.ctypes.data - whole.ctypes.data)
         made.steps = tuple(step // like.itemsize for step in like.strides)
         return made
@@ -137,7 +138,7 @@ def from_dlpack(other: Any) -> Array:
     letter = next(kind for kind, code in CODES.items() if code == tensor.code)
     made.dtype = np.dtype(np.bool_ if letter == "b" else f"{letter}{tensor.bits // 8}")
     made.shape, made.gpu, made.place = tuple(tensor.shape[: tensor.ndim]), made_gpu, c_uint64(tensor.data)
-    made.owner, made.streams, made.steps = (capsule, other), [], None
+    made.owner, made.streams, made.lent, made.steps = (capsule, other), [], [], None
     return made
 
 
