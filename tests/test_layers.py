@@ -27,6 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("",),  # disc/__init__.py: the public names
     ("hf",),
     ("cli",),
+    ("__main__",),
 )
 WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
     "passes": (("shape", "graph", "fusion"), ("",)),

@@ -69,7 +69,7 @@ def main() -> int:
     if not worst <= TOLERANCE:
         console.print(f"[red]The largest error is above {TOLERANCE:.0e}: this is a bug, please report it.[/red]")
         return 1
-    console.print('Next: README.md, "Five-minute tour"; your own model: disc.compile(model, example_inputs).', soft_wrap=True)
+    console.print('Next: README.md, "Three uses"; your own model: disc.compile(model, example_inputs).', soft_wrap=True)
     return 0
 
 

@@ -21,14 +21,14 @@ from disc.serving.statistics import BUCKETS_MS, Totals
 Samples = Iterable[tuple[Mapping[str, str], float]]
 Known = Sequence[tuple[LoadedModel, Totals]]
 _COUNTERS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
-    ("nv_inference_request_success", "Requests that were answered", lambda total: total.success.count),
-    ("nv_inference_count", "Rows that were computed", lambda total: total.rows),
+    ("nv_inference_request_success", "Requests answered", lambda total: total.success.count),
+    ("nv_inference_count", "Rows computed", lambda total: total.rows),
     ("nv_inference_exec_count", "Calls of the model", lambda total: total.calls),
-    ("nv_inference_request_duration_us", "Time of requests from their arrival", lambda total: total.success.ns // 1000),
-    ("nv_inference_queue_duration_us", "Time of requests in the queue", lambda total: total.queue.ns // 1000),
-    ("nv_inference_compute_input_duration_us", "Time to join inputs", lambda total: total.join.ns // 1000),
-    ("nv_inference_compute_infer_duration_us", "Time of the model", lambda total: total.run.ns // 1000),
-    ("nv_inference_compute_output_duration_us", "Time to part outputs", lambda total: total.split.ns // 1000),
+    ("nv_inference_request_duration_us", "Request time, from arrival to answer", lambda total: total.success.ns // 1000),
+    ("nv_inference_queue_duration_us", "Time requests spent in the queue", lambda total: total.queue.ns // 1000),
+    ("nv_inference_compute_input_duration_us", "Time spent joining inputs", lambda total: total.join.ns // 1000),
+    ("nv_inference_compute_infer_duration_us", "Model execution time", lambda total: total.run.ns // 1000),
+    ("nv_inference_compute_output_duration_us", "Time spent splitting outputs", lambda total: total.split.ns // 1000),
 )
 
 
@@ -76,7 +76,7 @@ def _plain(known: Known) -> Iterable[Metric]:
 def _detail(known: Known) -> Iterable[Metric]:
     """Of labels that grow with what clients send, to some hundred series a model: only where the settings ask."""
     shapes = [({**_labels(model), "shape": shape}, count) for model, total in known for shape, count in sorted(total.shapes.items())]
-    yield _metric("disc_request_shapes", "Requests by the sizes of their symbols", "counter", shapes)
+    yield _metric("disc_request_shapes", "Requests per input shape", "counter", shapes)
     versions = [
         ({**_labels(model), "kernel_version": name}, count)
         for model, _ in known

@@ -15,7 +15,9 @@ PAGES = sorted(
 )
 ELSEWHERE = {  # page → the test that runs its blocks
     "docs/architecture.md": "tests/unit/test_worked_example.py",
+    "docs/commands.md": "tests/e2e/test_readme.py",
     "docs/custom-ops.md": "tests/diff/test_custom_ops.py",
+    "docs/tutorials.md": "tests/e2e/test_readme.py",
     "examples/cpp/README.md": "tests/e2e/test_cpp_example.py",
     "examples/embedding_server/README.md": "tests/e2e/test_examples.py",
     "examples/image_server/README.md": "tests/e2e/test_examples.py",
@@ -25,6 +27,7 @@ NOT_RUN = {  # page → the first words of a block → why
     "CONTRIBUTING.md": {
         ". tools/setup.sh": "makes the environment that this runs in",
         "bash tools/test.sh": "runs this test",
+        "python -m bench.run --suite models": "measures for an hour; tests/unit/test_bench.py runs its parts",
     },
     "docs/batched.md": {
         "import tritonclient.grpc": "tests/serving/test_foreign_clients.py runs it, in an environment with Triton's client",

@@ -1,4 +1,5 @@
-"""README, as people use it: every code block is pasted, in order, into one folder; what it shows of messages is what is said."""
+"""README and the pages that go on from it, as people use them: every code block is pasted, in order, into one folder; what is shown of messages
+is what is said."""
 
 from __future__ import annotations
 
@@ -21,17 +22,16 @@ runpy.run_path(sys.argv[1])
 from disc.frontend import dynamo
 print("compiled", dynamo.statistics().graphs)'"""
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = ("README.md", "docs/tutorials.md", "docs/commands.md")
 NOT_RUN = {  # by the first line → why
     "bash tools/quickstart.sh": "makes an environment, and runs all tests, this one among them",
     "pip install '.[compile,serve]'": "changes the environment; tests/unit/test_installation.py builds the wheel and installs it into another",
-    "python -m bench.run --suite models": "measures for an hour; tests/unit/test_bench.py runs its parts",
 }
 
 
 @dataclass(frozen=True)
 class Block:
-    """language: "" for what a command prints. line: in README, for messages."""
+    """language: "" for what a command prints. line: in its page, for messages."""
 
     language: str
     text: str
@@ -44,28 +44,37 @@ class Block:
         return match[1] if match else None
 
 
-def blocks() -> Iterator[Block]:
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S):
-        yield Block(match[1], match[2], README.count("\n", 0, match.start()) + 1)
+def blocks(page: str = "README.md") -> Iterator[Block]:
+    text = (ROOT / page).read_text()
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+        yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 1)
 
 
 def not_run(block: Block) -> bool:
     return any(block.text.startswith(start) for start in NOT_RUN)
 
 
+def pasted_blocks(page: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language in ("python", "bash") and not not_run(block)]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the blocks are pasted; the folders of the checkout that commands name are in it too."""
+    """Where the blocks are pasted; the folders of the checkout that commands name are in it too, and the files that README shows."""
     folder = tmp_path_factory.mktemp("readme")
     for name in ("tools", "tests", "disc"):
         (folder / name).symlink_to(ROOT / name)
+    for block in pasted_blocks("README.md"):
+        if block.file:
+            (folder / block.file).write_text(block.text)
     return folder
 
 
-def test_every_block_runs_in_order(folder: Path) -> None:
-    pasted = [block for block in blocks() if block.language in ("python", "bash") and not not_run(block)]
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs_in_order(folder: Path, page: str) -> None:
+    pasted = pasted_blocks(page)
     assert all(block.file for block in pasted if block.language == "python"), "a Python block whose first line is not its file's name"
-    shown: set[str] = set()
+    shown = set() if page == "README.md" else {block.file for block in pasted_blocks("README.md")}
     for block in pasted:
         if block.file:
             (folder / block.file).write_text(block.text)
@@ -73,9 +82,9 @@ def test_every_block_runs_in_order(folder: Path) -> None:
             if any(f"python {block.file}" in other.text for other in pasted if other.line > block.line and other.language == "bash"):
                 continue  # a command below runs it
         needed = set(re.findall(r"^python (\w+\.py)", block.text, re.M)) if block.language == "bash" else set()
-        assert needed <= shown, f"README.md:{block.line} runs {needed - shown} before it is shown"
+        assert needed <= shown, f"{page}:{block.line} runs {needed - shown} before it is shown"
         done = shell(folder, f"python {block.file}" if block.file else block.text)
-        assert done.returncode == 0, f"README.md:{block.line}\n{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+        assert done.returncode == 0, f"{page}:{block.line}\n{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
         if "ask.py" in block.text:
             assert "[3, 17, 256]" in done.stdout
             assert "block" in done.stdout  # "serving block:1 on ..."
@@ -89,7 +98,7 @@ def test_every_block_runs_in_order(folder: Path) -> None:
 def test_each_block_that_is_not_run_is_there() -> None:
     for start in NOT_RUN:
         assert sum(block.text.startswith(start) for block in blocks()) == 1, start
-    assert {block.language for block in blocks()} == {"python", "bash", "toml", ""}
+    assert {block.language for page in PAGES for block in blocks(page)} == {"python", "bash", ""}
 
 
 def test_its_messages_are_what_is_said(folder: Path) -> None:

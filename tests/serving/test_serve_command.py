@@ -130,9 +130,9 @@ def test_mistakes_are_the_users(artifact: Path, tmp_path: Path, arguments: list[
     assert done.returncode == 1 and words in done.stderr, done.stderr
 
 
-def test_the_configuration_of_the_readme_is_valid() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    settings = settings_of(tomllib.loads(readme.split("```toml\n")[1].split("```")[0]))
+def test_the_configuration_of_the_documents_is_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    settings = settings_of(tomllib.loads(page.split("```toml\n")[1].split("```")[0]))
     assert settings.admin and settings.for_model("bert").sequence is not None and settings.for_model("bert").max_batch == 32
 
 

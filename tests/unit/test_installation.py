@@ -203,8 +203,9 @@ def test_short_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
     assert f"Usage: {' '.join(('disc', *command))}" in capsys.readouterr().out
 
 
-def test_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "disc.cli", "-V"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("module", ["disc", "disc.cli"])
+def test_as_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "-V"], capture_output=True, text=True, check=True)
     assert done.stdout == f"disc {PROJECT['version']}\n"
 
 

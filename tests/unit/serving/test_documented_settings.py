@@ -1,4 +1,4 @@
-"""README and docs/deployment.md say what the settings of a server are."""
+"""docs/deployment.md says what the settings of a server are."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from disc.serving.settings import Limits, ModelSettings, settings_of
 
 ROOT = Path(__file__).parents[3]
-README = tomllib.loads(re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1])  # pyright: ignore[reportOptionalSubscript]
 DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
+SHOWN = tomllib.loads(re.search(r"```toml\n(.*?)```", DEPLOYMENT, re.S)[1])  # pyright: ignore[reportOptionalSubscript]
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30, "KiB/s": 1 << 10, "s": 1, "": 1}
 
 
-def test_the_settings_in_the_readme_are_read_and_its_limits_and_defaults_are_ours() -> None:
-    settings = settings_of(README)
+def test_the_settings_that_are_shown_are_read_and_its_limits_and_defaults_are_ours() -> None:
+    settings = settings_of(SHOWN)
     assert settings.limits == Limits() and settings.defaults == ModelSettings()
     assert settings.models["bert"].concurrency == 2
 
