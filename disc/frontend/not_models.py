@@ -23,7 +23,7 @@ def no_model(given: object) -> str:
     if isinstance(given, Mapping):
         return f"a dict of weights has no code: {LOADING}"
     if type(given).__module__.partition(".")[0] in ("jax", "jaxlib"):
-        return 'a function of JAX is exported first: give jax.export.export(jax.jit(f), platforms=["cpu"])(*shapes), as in docs/tutorials.md'
+        return 'a function of JAX is exported first: give jax.export.export(jax.jit(f), platforms=["cpu"])(*shapes): docs/tutorials.md'
     expected = "give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path"
     return f"cannot compile an object of the class {type(given).__name__}: {expected}"
 

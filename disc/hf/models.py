@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from disc.config import Options
 from disc.errors import DeviceError, InputRankError, InputTypeError, UnsupportedFormatError, named_arguments
 from disc.hf.folders import ARTIFACT, DEFAULTS, RECORD, check_task, load_folder, make_known, read_config
 from disc.ral.executable import Executable, load
+from disc.ral.mistakes import OF_MODULES
 
 if TYPE_CHECKING:
     import transformers
@@ -33,6 +34,9 @@ WORDS = {
     "options": "its options are dtype and threads",
     "trust_remote_code": "no code of a folder is run",
 }
+COMPILED = (
+    'it is compiled, for the CPU and for inference; from_pretrained has dtype and threads, and torch.compile(model, backend="disc") trains'
+)
 Self = TypeVar("Self", bound="DiscModel")
 
 
@@ -55,6 +59,14 @@ class DiscModel:
         self.dtype = torch.float32
         self.base_model_prefix = "model"
         self.framework = "pt"
+
+    if not TYPE_CHECKING:  # a type checker finds what is not there by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """What somebody looks for who takes it for a module. Raises AttributeError."""
+            plain = f"'{type(self).__name__}' object has no attribute '{name}'"
+            hint = f": {COMPILED}" if name in OF_MODULES else ""
+            raise AttributeError(f"{plain}{hint}", name=name, obj=self)
 
     @property
     def device(self) -> torch.device:

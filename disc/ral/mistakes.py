@@ -13,11 +13,21 @@ OF_MODULES = frozenset({
     "forward", "parameters", "named_parameters", "buffers", "modules", "children", "state_dict", "load_state_dict", "register_forward_hook",
     "generate",
 })  # fmt: skip
+# Of the sessions and compiled models of ONNX Runtime and OpenVINO → what to write here.
+OF_SESSIONS = {
+    **dict.fromkeys(
+        ("run", "infer", "predict", "infer_new_request", "create_infer_request"), "call it: exe(x, y), or by name exe(x=x, y=y)"
+    ),
+    **dict.fromkeys(("get_inputs", "input", "input_names"), "exe.inputs has names, types and dims"),
+    **dict.fromkeys(("get_outputs", "output", "output_names"), "exe.outputs has names, types and dims"),
+}
 
 
 def no_attribute(name: str) -> str:
     """The text of an AttributeError."""
     plain = f"'Executable' object has no attribute '{name}'"
+    if name in OF_SESSIONS:
+        return f"{plain}: {OF_SESSIONS[name]}"
     if name not in OF_MODULES:
         return plain
     return f'{plain}: it is a compiled program, no module; a module is what torch.compile(model, backend="disc") gives, and disc.hf'
