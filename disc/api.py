@@ -33,6 +33,7 @@ from disc.errors import (
     TargetError,
     UnsupportedFormatError,
     UnsupportedOpError,
+    did_you_mean,
     named_arguments,
     noting_warnings,
     warn,
@@ -101,11 +102,25 @@ def _check_options(targets: Sequence[Target], options: Options) -> None:
         raise TargetError(f'dtype="int8" is for CPUs, not for {", ".join(gpus)}: choose "bf16" or "f16", or leave the GPU out')
 
 
+# What other compilers and exporters call arguments → what to write here.
+_OTHER_NAMES = {
+    **dict.fromkeys(("dynamic", "dynamic_axes"), "every dim is dynamic; dynamic_shapes=, as of torch.export, fixes or bounds some"),
+    **dict.fromkeys(("mode", "fullgraph"), "it is for torch.compile, where disc is a backend; disc.compile makes one program"),
+    "backend": "disc is the compiler here, and a backend of torch.compile",
+    "device": 'target="sm_90" compiles for a GPU of that generation, beside the CPU; calls run where their tensors lie',
+    **dict.fromkeys(("input_names", "output_names"), "inputs have the names that forward gives them, results those of its keys and fields"),
+}
+
+
 def _explain_argument(name: str) -> str:
     """What to write instead of an argument that `compile` does not have."""
     if name in option_names():
         return f"it is one of the options: disc.compile(..., options=disc.Options({name}=...))"
-    return f"there are {', '.join(inspect.signature(compile).parameters)}; options are given as options=disc.Options(threads=2)"
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    known = inspect.signature(compile).parameters
+    near = did_you_mean(name, known).strip(" ()")
+    return near or f"there are {', '.join(known)}; example inputs by name are one dict: disc.compile(model, {{{name!r}: ...}})"
 
 
 @named_arguments(_explain_argument)

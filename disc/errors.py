@@ -109,7 +109,7 @@ class ArgumentError(DiscError, TypeError):
 
 def named_arguments(explain: Callable[[str], str]) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """For a function that people call: an argument by a name that it does not have is an ArgumentError, which says by `explain` what to
-    write instead."""
+    write instead: words for this name, or "" where the arguments that there are say enough."""
 
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         known = inspect.signature(function).parameters
@@ -118,7 +118,9 @@ def named_arguments(explain: Callable[[str], str]) -> Callable[[Callable[Given, 
         def checked(*positional: Given.args, **named: Given.kwargs) -> Result:
             for name in named:
                 if name not in known:
-                    raise ArgumentError(f"{function.__name__} has no argument {name!r}{did_you_mean(name, known)}: {explain(name)}")
+                    there = [each for each in known if each not in ("cls", "self")]
+                    words = f": {explain(name)}" if explain(name) else f"{did_you_mean(name, there)}; there are {', '.join(there)}"
+                    raise ArgumentError(f"{function.__name__} has no argument {name!r}{words}")
             return function(*positional, **named)
 
         return checked

@@ -239,6 +239,8 @@ def _entry(section: Section) -> bytes:
 def hint(path: str | os.PathLike[str]) -> str:
     """What to do with a path that names a model and no artifact; "" for any other."""
     name = shown_path(path)
+    if name.startswith("hf:"):
+        return f"; disc compile {name} --task ... makes an artifact of it"
     is_factory = re.fullmatch(r"[\w.]+:\w+", name) is not None and not os.path.exists(path)
     return f"; disc compile {name} makes an artifact of it" if is_factory or name.endswith(MODELS) else ""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disc.artifact.file import hint
 from disc.cli.output import AsJson, Debug, Ops, announcing, print_json
 from disc.config import MAX_GRAPHS, silence_grpc
 from disc.errors import ConfigurationError, how_to_install
@@ -64,7 +65,7 @@ def serve_command(
         raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
     for path in paths:
         if not path.exists():
-            raise ConfigurationError(f"{path}: there is no such file or folder")
+            raise ConfigurationError(f"{path}: there is no such file or folder{hint(path)}")
     settings = read_settings(config) if config is not None else ServerSettings()
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     flags = {

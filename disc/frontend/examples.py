@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensor
 from torch.utils import _pytree as pytree
 
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
+from disc.frontend.not_models import SCRIPT
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)  # PyTorch's own kinds of a tensor with data
 Examples = tuple[tuple[object, ...], dict[str, object]]
@@ -55,6 +56,8 @@ def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mappin
     except (TypeError, ValueError) as error:
         nested = len(args) == 1 and isinstance(args[0], tuple | list)
         hint = "it has a tuple in a tuple: write (x, mask), not ((x, mask),)" if nested else "give one tuple or dict of all inputs"
+        if args and all(type(each) is int for each in args):
+            hint = f"it has sizes: give tensors of any size, such as torch.randn({', '.join(map(str, args))})"
         raise InputRankError(f"example_inputs do not fit forward({taken}): {error}; {hint}") from error
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and bound.arguments.get(name):
@@ -66,7 +69,7 @@ def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mappin
 def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:
     """Raises: InputTypeError for a tensor without data of its own, UnsupportedFormatError for a module or weight of such a kind."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedFormatError("a TorchScript module cannot be compiled: give the torch.nn.Module it was made of, or export that")
+        raise UnsupportedFormatError(SCRIPT)
     for name, module in model.named_modules():
         if hasattr(module, "_packed_params"):
             raise UnsupportedFormatError(
@@ -80,6 +83,14 @@ def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> Non
         problem = _problem(tensor)
         if problem is not None:
             raise InputTypeError(f"example of input '{name}': {problem}")
+
+
+def note_lists(error: Exception, bound: inspect.BoundArguments) -> None:
+    """Adds to an error of a model which inputs of its example are lists of numbers, where tensors may be meant."""
+    for name, value in bound.arguments.items():
+        if isinstance(value, list) and pytree.tree_all(lambda leaf: isinstance(leaf, int | float), value):
+            made = 'tokenizers make tensors with return_tensors="pt"'
+            error.add_note(f"input '{name}' of the example is a list: where it should be a tensor, give torch.tensor(...) of it; {made}")
 
 
 def named_tensors(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -122,6 +133,10 @@ def check_specs(names: Sequence[str], specs: object) -> None:
             raise ShapeConstraintError(f"dynamic_shapes names {unknown[0]!r}, which is no input of this call; the inputs are {inputs}")
         if missing:
             raise ShapeConstraintError(f"dynamic_shapes has no entry for input {missing[0]!r}; the inputs are {inputs}")
+    elif isinstance(specs, torch.Tensor):
+        raise ShapeConstraintError(
+            "dynamic_shapes is a Tensor: the inputs of the example are one tuple, disc.compile(model, (x, mask)), or one dict by name"
+        )
     elif not isinstance(specs, tuple | list):
         raise ShapeConstraintError(f"dynamic_shapes is a {type(specs).__name__}: give a tuple with an entry per input, or a dict by name")
     elif len(specs) != len(names):

@@ -39,7 +39,7 @@ from disc.frontend.dense_views import dense_views
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
-from disc.frontend.examples import bind_examples, check_examples, check_specs
+from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
 from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, is_violated, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
@@ -328,7 +328,9 @@ def export_module(
             if made is not None:
                 return _finished(widening, *made)
             if not needs:
-                raise export_error(error, lambda: DrySession(model).run(bound).error) from error
+                told = export_error(error, lambda: DrySession(model).run(bound).error)
+                note_lists(told, bound)
+                raise told from error
         else:
             found = contradictions(program, widening, size_checks(program.graph_module, arguments_by_name), _decided(program), forms)
             if widening.resize(found.sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from disc.errors import UnsupportedFormatError
 from disc.ral.executable import Executable
 
 OF_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+SCRIPT = "a TorchScript module cannot be compiled: give the torch.nn.Module it was made of, or export that"
 LOADING = "make the module, load_state_dict() these into it, and give the module"
 
 
@@ -18,7 +20,7 @@ def no_model(given: object) -> str:
     """Why an object is no model."""
     if isinstance(given, type):
         return f"{given.__name__} is a class, not a model: give one of its objects, such as {given.__name__}(...).eval()"
-    if isinstance(given, Executable):
+    if isinstance(given, Executable) or isinstance(getattr(given, "executable", None), Executable):  # also what disc.hf has compiled
         return "this is a compiled model already: call it, or compile the module that it was made of"
     if isinstance(given, Mapping):
         return f"a dict of weights has no code: {LOADING}"
@@ -39,8 +41,18 @@ def check_model_file(path: Path) -> None:
         hint = _meant(str(path))
         raise UnsupportedFormatError(f"{path}: there is no such file{hint}")
     check_pointer(path)
+    if path.suffix in OF_WEIGHTS and _is_script(path):
+        raise UnsupportedFormatError(f"{path}: {SCRIPT}")
     if path.suffix not in READ:
         raise UnsupportedFormatError(f"{path}: {_other_file(path.suffix)}")
+
+
+def _is_script(path: Path) -> bool:
+    """Whether it is an archive of TorchScript, by the folder of its code."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.split("/")[1:2] == ["code"] for name in archive.namelist())
 
 
 def _meant(given: str) -> str:

@@ -6,6 +6,7 @@ Nothing of a folder is executed: weights are read from safetensors alone, and co
 
 from typing import TYPE_CHECKING
 
+from disc.errors import did_you_mean
 from disc.hf.folders import TASKS, load_folder
 from disc.hf.models import (
     DiscModel,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     """What generates is imported when it is asked for: transformers takes over a second for its part of that."""
     if name != "DiscModelForCausalLM":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}; there are {', '.join(__all__)}")
     from disc.hf.generation import DiscModelForCausalLM
 
     return DiscModelForCausalLM

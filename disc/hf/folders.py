@@ -123,6 +123,8 @@ def read_config(path: Path) -> transformers.PretrainedConfig:
 
 def check_folder(path: Path) -> None:
     """Raises UnsupportedFormatError for what is no folder with a config."""
+    if path.is_file():
+        raise UnsupportedFormatError(f"{path} is a file: give the folder that it lies in")
     if not path.is_dir():
         hint = f"; from the hub: hf download {path} --local-dir FOLDER" if _HUB_NAME.fullmatch(str(path)) else ""
         raise UnsupportedFormatError(f"there is no folder {path}, and nothing is downloaded{hint}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from disc.errors import InputRankError, InputValueError, ShapeConstraintError
-from disc.hf.models import DiscModel
+from disc.errors import InputRankError, InputValueError, ShapeConstraintError, named_arguments
+from disc.hf.models import IN_ONE_WAY, DiscModel, check_no_text
 from disc.ral.caches import layers_of
 from disc.ral.executable import Executable
 
@@ -34,8 +34,10 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         stored = folder is not None and (folder / "generation_config.json").is_file()
         made = transformers.GenerationConfig
         self.generation_config = made.from_pretrained(str(folder)) if stored else made.from_model_config(config)
+        self.output_modalities = ("text",)
         self._longest: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
 
+    @named_arguments(lambda name: IN_ONE_WAY)
     def save_pretrained(self, folder: Folder) -> None:
         """As of `DiscModel`, and the settings of generation."""
         super().save_pretrained(folder)
@@ -95,6 +97,8 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
     def generate(self, *inputs: Any, **options: Any) -> Any:
         """As of transformers: tokens i64 [batch, prompt + new], or its output with scores where that is asked for. A `DynamicCache` that is
         given as `past_key_values` gets the tokens, too. Raises what `forward` does."""
+        if inputs:
+            check_no_text("input_ids", inputs[0])
         return super().generate(*inputs, **options)  # pyright: ignore[reportAttributeAccessIssue]: it has what `generate` uses of a model
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:

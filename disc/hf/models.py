@@ -12,7 +12,7 @@ import torch
 
 from disc.artifact.output import writing
 from disc.config import Options
-from disc.errors import DeviceError, InputRankError, InputTypeError, UnsupportedFormatError, named_arguments
+from disc.errors import DeviceError, InputRankError, InputTypeError, OutputError, UnsupportedFormatError, named_arguments
 from disc.hf.folders import ARTIFACT, DEFAULTS, RECORD, check_task, load_folder, make_known, read_config
 from disc.ral.executable import Executable, load
 from disc.ral.mistakes import OF_MODULES
@@ -29,15 +29,26 @@ BESIDE = (  # files of tokenizers and processors, which are copied as they are
 )  # fmt: skip
 SWITCHES = ("return_dict", "output_attentions", "output_hidden_states", "use_cache")
 WORDS = {
-    "torch_dtype": 'dtype="bf16" computes matrix products so',
+    "torch_dtype": 'dtype="bf16" computes matrix products in bf16, dtype="f16" in f16',
     "device_map": "it runs on the CPU",
     "options": "its options are dtype and threads",
     "trust_remote_code": "no code of a folder is run",
 }
+IN_ONE_WAY = "it takes the folder alone, and writes the artifact, which holds the weights"
+GENERATES = "disc.hf.DiscModelForCausalLM generates"
 COMPILED = (
     'it is compiled, for the CPU and for inference; from_pretrained has dtype and threads, and torch.compile(model, backend="disc") trains'
 )
 Self = TypeVar("Self", bound="DiscModel")
+
+
+def check_no_text(name: str, value: object) -> None:
+    """Raises InputTypeError for texts and lists in place of what a tokenizer makes of them."""
+    if isinstance(value, str | list):
+        what = "a text" if isinstance(value, str) else "a list"
+        raise InputTypeError(
+            f"input '{name}' is {what}; the model takes what a tokenizer makes: model(**tokenizer(texts, return_tensors=\"pt\"))"
+        )
 
 
 class DiscModel:
@@ -59,13 +70,14 @@ class DiscModel:
         self.dtype = torch.float32
         self.base_model_prefix = "model"
         self.framework = "pt"
+        self.input_modalities = ("image",) if self.main_input_name == "pixel_values" else ("text",)  # a pipeline prints them
 
     if not TYPE_CHECKING:  # a type checker finds what is not there by itself
 
         def __getattr__(self, name: str) -> NoReturn:
             """What somebody looks for who takes it for a module. Raises AttributeError."""
             plain = f"'{type(self).__name__}' object has no attribute '{name}'"
-            hint = f": {COMPILED}" if name in OF_MODULES else ""
+            hint = f": {GENERATES if name == 'generate' else COMPILED}" if name in OF_MODULES else ""
             raise AttributeError(f"{plain}{hint}", name=name, obj=self)
 
     @property
@@ -75,7 +87,7 @@ class DiscModel:
         return torch.device("cpu")
 
     @classmethod
-    @named_arguments(lambda name: WORDS.get(name, "it has compile, dtype, threads and target"))
+    @named_arguments(lambda name: WORDS.get(name, ""))
     def from_pretrained(
         cls: type[Self], folder: Folder, *, compile: bool = True, dtype: str = "f32", threads: int | None = None, target: str = "native"
     ) -> Self:
@@ -99,12 +111,15 @@ class DiscModel:
 
         return cls(compile_model(model, examples, target=target, options=Options(dtype=dtype, threads=threads)), config, path)
 
+    @named_arguments(lambda name: IN_ONE_WAY)
     def save_pretrained(self, folder: Folder) -> None:
         """Writes the artifact, the config, and the files of the tokenizer or processor into the folder, which `from_pretrained` reads.
 
         Raises OutputError.
         """
         path = Path(folder)
+        if path.is_file():
+            raise OutputError(f"{path} is a file: give a folder")
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             self._write_into(path)
@@ -146,11 +161,7 @@ class DiscModel:
         given = {**dict(zip(self._names, inputs, strict=False)), **given}
         first = given.get(self.main_input_name)
         for name, value in given.items():
-            if isinstance(value, str | list):
-                what = "a text" if isinstance(value, str) else "a list"
-                raise InputTypeError(
-                    f"input '{name}' is {what}; the model takes what a tokenizer makes: model(**tokenizer(texts, return_tensors=\"pt\"))"
-                )
+            check_no_text(name, value)
         for name in self._names:
             if name not in given and name in DEFAULTS and isinstance(first, torch.Tensor):
                 given[name] = DEFAULTS[name](first)

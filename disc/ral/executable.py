@@ -21,7 +21,7 @@ from disc.ral import torch_functions as torch_functions  # registers itself with
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
-from disc.ral.mistakes import no_attribute, way_to_a_tensor
+from disc.ral.mistakes import PACKED, no_attribute, way_to_a_tensor
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.torch_profiler import Profiler, find_profiler, ranges
@@ -343,7 +343,9 @@ class Executable:
         return tuple(value for place, value in enumerate(inputs) if place not in places)
 
     def _with_hint(self, error: DiscError, inputs: tuple[object, ...]) -> DiscError:
-        """The error of a call; where a dtype can be widened, or the input is no dense tensor, it says how."""
+        """The error of a call; where a dtype can be widened, the input is no dense tensor, or the program is for a server, it says how."""
+        if "packed" in self._manifest and isinstance(error, InputRankError):
+            return InputRankError(f"{error}; {PACKED}")
         tensors = widened(inputs, arguments_of(self._manifest))
         way = way_to_a_tensor(error, inputs)
         if way is not None:

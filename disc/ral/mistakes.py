@@ -13,6 +13,7 @@ OF_MODULES = frozenset({
     "forward", "parameters", "named_parameters", "buffers", "modules", "children", "state_dict", "load_state_dict", "register_forward_hook",
     "generate",
 })  # fmt: skip
+PACKED = "the program is packed: disc serve gives it where sequences begin and end; to call it yourself, compile it without packed"
 # Of the sessions and compiled models of ONNX Runtime and OpenVINO → what to write here.
 OF_SESSIONS = {
     **dict.fromkeys(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from disc.errors import ConfigurationError, DiscError, ModelNotFoundError, NotReadyError, OverloadedError
+from disc.errors import ConfigurationError, DiscError, ModelNotFoundError, NotReadyError, OverloadedError, did_you_mean
 from disc.serving.artifact_source import Stamp
 from disc.serving.logs import log
 from disc.serving.model import LoadedModel, load_model
@@ -123,7 +123,8 @@ class Repository:
         which = f"model {name[:100]!r}" + (f" version {version[:20]!r}" if version else "")
         if known:
             raise NotReadyError(f"{which} is not loaded")
-        raise ModelNotFoundError(f"there is no {which}")
+        near = did_you_mean(name[:100], self._models) if name not in self._models else ""
+        raise ModelNotFoundError(f"there is no {which}{near}")
 
     def versions(self, name: str) -> list[str]:
         """The loaded versions of a model, oldest first."""
@@ -168,6 +169,8 @@ class Repository:
         if not folder.models:
             why = "".join(f"\n  - {text}" for text in folder.ignored[:20])
             problem = f"{self._paths[0]} has no model: expected NAME{SUFFIX} or NAME/VERSION/{FILE_NAME}, such as bert/1/{FILE_NAME}{why}"
+            if (self._paths[0] / "config.json").is_file():
+                problem += f"\n{self._paths[0]} is a folder of Hugging Face: compile it first, disc compile hf:{self._paths[0]} --task ..."
             if any((version / FILE_NAME).is_file() for version in self._paths[0].iterdir() if version.name.isdecimal()):
                 problem += f"\n{self._paths[0]} is a model's own folder: give the one around it"
         elif unknown:
@@ -186,7 +189,7 @@ class Repository:
         with self._change:
             there = self._look_for_client().get(name)
             if there is None:
-                raise ModelNotFoundError(f"there is no model {name[:100]!r}")
+                raise ModelNotFoundError(f"there is no model {name[:100]!r}{did_you_mean(name[:100], self._look_for_client())}")
             settings = self._settings.for_model(name)
             newest = list(there.items())[-max(settings.versions, 1) :]
             before = self._models.get(name, {})

@@ -93,7 +93,7 @@ class TextStep:
             raise RequestError(
                 f"without '{MASK}' in the model all texts of a request must have as many tokens: {', '.join(map(str, lengths[:8]))}"
             )
-        shape = (len(found), max(lengths, default=0))
+        shape = (len(found), max(lengths, default=1))  # without a text one token: a model may take its first one
         size = sum(elements(TEXT, shape, limits) * spec.datatype.storage.itemsize for spec in self._specs)
         if size > limits.input_bytes:
             raise RequestError(f"the tokens, padded to the longest text, have {size} bytes; at most {limits.input_bytes} are accepted")

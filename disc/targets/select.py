@@ -36,6 +36,17 @@ def target_names() -> tuple[str, ...]:
     return tuple(name for family in _FAMILIES.values() for name in family.names)
 
 
+def _hint(name: str) -> str:
+    """What somebody means who gives a name that is none."""
+    device = name.partition(":")[0].lower()
+    if device in (cuda.DEVICE, "gpu"):
+        return " (a GPU goes by its generation)"
+    if device == "cpu":
+        return " (this CPU is native)"
+    level = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "avx512f": "x86-64-v4", "avx-512": "x86-64-v4"}.get(device)
+    return f" (did you mean {level}?)" if level is not None else ""
+
+
 def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
     """The targets by their names, each once, the best of a device last; "native" is this machine.
 
@@ -54,10 +65,7 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
         elif family is not None:
             target = family.read(name)
         else:
-            device = name.partition(":")[0]
-            hint = (
-                " (a GPU goes by its generation)" if device in (cuda.DEVICE, "gpu") else " (this CPU is native)" if device == "cpu" else ""
-            )
+            hint = _hint(name)
             raise TargetError(f"there is no target {name!r}{hint}; the targets are native, {', '.join(known)}")
         place = known.index(name if family is not None else target.name)
         found.setdefault(target.name, (place, target))

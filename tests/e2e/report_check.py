@@ -23,6 +23,7 @@ ARGUMENTS = [
 REACH = """() => Math.max(...[...document.querySelectorAll("#table td, .box *")]
   .map(each => each.getBoundingClientRect()).filter(each => each.width).map(each => each.right))"""
 LETTERS = "() => Math.min(...[...document.querySelectorAll('.box text')].map(each => each.getBoundingClientRect().height))"
+IN_SIGHT = """() => { const { top, bottom } = document.querySelector("#details").getBoundingClientRect(); return bottom > 0 && top < innerHeight }"""
 OVERLAPS = """() => [...document.querySelectorAll(".box")].filter(box => {
   const [title, time] = [...box.querySelectorAll("text")].map(each => each.getBoundingClientRect())
   return title.right > time.left
@@ -44,8 +45,9 @@ def main(chromium: str, address: str, folder: str) -> None:
                 "said": said, "reach": page.evaluate(REACH), "letters": page.evaluate(LETTERS), "overlaps": page.evaluate(OVERLAPS),
                 "columns": page.locator("#table th:visible").all_inner_texts(), "scrolls": page.evaluate("document.documentElement.scrollWidth"),
             }  # fmt: skip
-            page.locator(".box").first.click()
+            page.locator(".box").last.click()
             seen[f"{name}, chosen"] = page.inner_text("#details")
+            seen[f"{name}, in sight"] = page.evaluate(IN_SIGHT)
             page.locator("#search").fill("no such module")
             seen[f"{name}, found"] = page.locator("#table tbody tr:visible").count()
             page.close()

@@ -82,6 +82,8 @@ def test_a_pipeline_cannot_tell(folder: Path, saved: Path, caplog: pytest.LogCap
         caplog.clear()
         transformers.pipeline("token-classification", model=model, tokenizer=str(saved))  # pyright: ignore[reportArgumentType, reportCallIssue]
         assert "is not supported for" in caplog.text, "of another task it is told"
+    eager: Any = transformers.pipeline("text-classification", model=str(folder))
+    assert repr(pipe) == repr(eager).replace("Bert", "DiscModel")
     for found, wanted in zip(pipe(TEXTS, batch_size=2), expected, strict=True):
         assert [each["label"] for each in found] == [each["label"] for each in wanted]
         assert [each["score"] for each in found] == pytest.approx([each["score"] for each in wanted], abs=1e-5)
@@ -287,7 +289,8 @@ def test_a_pipeline_generates(folder: Path, tmp_path: Path) -> None:
     model: Any = DiscModelForCausalLM.from_pretrained(tmp_path / "compiled", compile=False)
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "batch_size": 2}
     wanted = transformers.pipeline("text-generation", model=str(tmp_path))(TEXTS, **options)
-    assert transformers.pipeline("text-generation", model=model, tokenizer=str(tmp_path / "compiled"))(TEXTS, **options) == wanted
+    pipe = transformers.pipeline("text-generation", model=model, tokenizer=str(tmp_path / "compiled"))
+    assert pipe(TEXTS, **options) == wanted and "'output_modalities': ('text',)" in repr(pipe)
 
 
 def test_generation_on_the_command_line(

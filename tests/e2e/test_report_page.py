@@ -33,6 +33,7 @@ def test_a_report_is_legible_on_a_phone(tmp_path: Path) -> None:
     for name, width in (("wide", 1280), ("phone", 390)):
         assert seen[name]["said"] == [] and seen[name]["scrolls"] == width and seen[name]["reach"] <= width, seen[name]
         assert seen[name]["letters"] > 10 and seen[name]["overlaps"] == 0
+        assert seen[f"{name}, in sight"], "what is chosen at the end of the page"
         assert "per launch" in seen[f"{name}, chosen"] and seen[f"{name}, found"] == 0
     assert [each.split(",")[0] for each in seen["phone"]["columns"]] == ["kernel", "time", "share", "of limit"]
     assert len(seen["wide"]["columns"]) == 10

@@ -14,14 +14,17 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from transformers import BertConfig, BertModel
 
 import disc
+import disc.hf
 from disc.errors import DiscError, DiscWarning
 from disc.hf import DiscModelForFeatureExtraction
 
@@ -139,6 +142,83 @@ torch.compile(model, backend="disc") gives, and disc.hf
         UnsupportedFormatError: there is no folder bert-base-uncased, and nothing is downloaded; from the hub: hf download \
 bert-base-uncased --local-dir FOLDER
     """,
+    "inputs_side_by_side": """
+        InputRankError: example_inputs do not fit forward(input_ids, attention_mask): missing a required argument: 'attention_mask'; \
+give one tuple or dict of all inputs
+    """,
+    "inputs_by_keyword": """
+        ArgumentError: compile has no argument 'input_ids': there are model, example_inputs, dynamic_shapes, target, options, \
+on_step; example inputs by name are one dict: disc.compile(model, {'input_ids': ...})
+    """,
+    "an_argument_of_torch_compile": """
+        ArgumentError: compile has no argument 'mode': it is for torch.compile, where disc is a backend; disc.compile makes one program
+    """,
+    "an_argument_of_the_onnx_exporter": """
+        ArgumentError: compile has no argument 'dynamic_axes': every dim is dynamic; dynamic_shapes=, as of torch.export, fixes or \
+bounds some
+    """,
+    "sizes_in_place_of_tensors": """
+        InputRankError: example_inputs do not fit forward(x): too many positional arguments; it has sizes: give tensors of any size, \
+such as torch.randn(2, 4)
+    """,
+    "a_tokenizers_lists_as_the_example": """
+        ExportError: the model does not accept the example inputs: TypeError at test_typical_mistakes.py:LINE: embedding(): argument \
+'indices' (position 2) must be Tensor, not list
+        input 'input_ids' of the example is a list: where it should be a tensor, give torch.tensor(...) of it; tokenizers make \
+tensors with return_tensors="pt"
+        input 'attention_mask' of the example is a list: where it should be a tensor, give torch.tensor(...) of it; tokenizers make \
+tensors with return_tensors="pt"
+    """,
+    "instructions_in_place_of_a_target": """
+        TargetError: there is no target 'avx512' (did you mean x86-64-v4?); the targets are native, x86-64-v3, x86-64-v4, \
+x86-64-v4+avx512vnni, x86-64-v4+avx512bf16, x86-64-v4+avx512bf16+avx512vnni, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120
+    """,
+    "a_file_of_torchscript": """
+        UnsupportedFormatError: model.pt: a TorchScript module cannot be compiled: give the torch.nn.Module it was made of, or export \
+that
+    """,
+    "a_session_of_onnx_runtime": """
+        AttributeError: 'Executable' object has no attribute 'run': call it: exe(x, y), or by name exe(x=x, y=y)
+    """,
+    "names_of_inputs_as_in_onnx_runtime": """
+        AttributeError: 'Executable' object has no attribute 'get_inputs': exe.inputs has names, types and dims
+    """,
+    "a_packed_program_called_as_it_is": """
+        InputRankError: expected 6 inputs ('input_ids', 'attention_mask', 'sequence_first', 'sequence_past', 'sequence_starts', \
+'sequence_ends'), got 2; the program is packed: disc serve gives it where sequences begin and end; to call it yourself, \
+compile it without packed
+    """,
+    "a_file_in_place_of_a_folder": """
+        UnsupportedFormatError: model.safetensors is a file: give the folder that it lies in
+    """,
+    "an_argument_of_transformers": """
+        ArgumentError: from_pretrained has no argument 'torch_dtype': dtype="bf16" computes matrix products in bf16, \
+dtype="f16" in f16
+    """,
+    "a_model_of_disc_hf_that_is_trained": """
+        AttributeError: 'DiscModelForFeatureExtraction' object has no attribute 'train': it is compiled, for the CPU and for \
+inference; from_pretrained has dtype and threads, and torch.compile(model, backend="disc") trains
+    """,
+    "an_encoder_that_generates": """
+        AttributeError: 'DiscModelForFeatureExtraction' object has no attribute 'generate': disc.hf.DiscModelForCausalLM generates
+    """,
+    "a_model_of_disc_hf_compiled_again": """
+        UnsupportedFormatError: this is a compiled model already: call it, or compile the module that it was made of
+    """,
+    "a_text_that_is_not_tokenized": """
+        InputTypeError: input 'input_ids' is a text; the model takes what a tokenizer makes: model(**tokenizer(texts, \
+return_tensors="pt"))
+    """,
+    "a_text_too_long_for_the_model": """
+        ShapeConstraintError: dim 1 of input 'input_ids' must be at most 16 (decided at \
+transformers/models/bert/modeling_bert.py:LINE): got 40
+    """,
+    "a_class_that_disc_hf_does_not_have": """
+        AttributeError: module 'disc.hf' has no attribute 'DiscModelForTokenClasification' (did you mean \
+DiscModelForTokenClassification?); there are TASKS, DiscModel, DiscModelForCausalLM, DiscModelForFeatureExtraction, \
+DiscModelForImageClassification, DiscModelForMaskedLM, DiscModelForSequenceClassification, DiscModelForTokenClassification, \
+load_folder
+    """,
     "an_empty_folder_is_served": """
         disc: models has no model: expected NAME.disc or NAME/VERSION/model.disc, such as bert/1/model.disc
     """,
@@ -171,6 +251,18 @@ class Encoder(nn.Module):
 class TakesAiry(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.special.airy_ai(x)
+
+
+class Pooled(nn.Module):
+    """The mean of the tokens of each sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 8)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        mask = attention_mask.unsqueeze(-1).float()
+        return (self.embedding(input_ids) * mask).sum(1) / mask.sum(1)
 
 
 class Twice(nn.Module):
@@ -349,6 +441,96 @@ def a_name_of_the_hub(encoder: disc.Executable) -> None:
     DiscModelForFeatureExtraction.from_pretrained("bert-base-uncased")
 
 
+def inputs_side_by_side(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, IDS, MASK)  # pyright: ignore[reportArgumentType]
+
+
+def inputs_by_keyword(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, input_ids=IDS, attention_mask=MASK)  # pyright: ignore[reportCallIssue]
+
+
+def an_argument_of_torch_compile(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), mode="max-autotune")  # pyright: ignore[reportCallIssue]
+
+
+def an_argument_of_the_onnx_exporter(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), dynamic_axes={"input_ids": {0: "batch"}})  # pyright: ignore[reportCallIssue]
+
+
+def sizes_in_place_of_tensors(encoder: disc.Executable) -> None:
+    disc.compile(Twice(), (2, 4))
+
+
+def a_tokenizers_lists_as_the_example(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]]})
+
+
+def instructions_in_place_of_a_target(encoder: disc.Executable) -> None:
+    disc.compile(Twice(), torch.ones(2), target="avx512")
+
+
+def a_file_of_torchscript(encoder: disc.Executable) -> None:
+    with zipfile.ZipFile("model.pt", "w") as archive:
+        archive.writestr("model/code/__torch__.py", "")
+    disc.compile("model.pt")
+
+
+def a_session_of_onnx_runtime(encoder: disc.Executable) -> None:
+    encoder.run(None, {"input_ids": IDS.numpy()})  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def names_of_inputs_as_in_onnx_runtime(encoder: disc.Executable) -> None:
+    encoder.get_inputs()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def a_packed_program_called_as_it_is(encoder: disc.Executable) -> None:
+    packed = disc.compile(Pooled().eval(), (IDS, MASK), options=disc.Options(packed=True))
+    packed(IDS, MASK)
+
+
+def a_file_in_place_of_a_folder(encoder: disc.Executable) -> None:
+    Path("model.safetensors").write_bytes(bytes(64))
+    DiscModelForFeatureExtraction.from_pretrained("model.safetensors")
+
+
+def an_argument_of_transformers(encoder: disc.Executable) -> None:
+    DiscModelForFeatureExtraction.from_pretrained(_folder(), torch_dtype=torch.float16)  # pyright: ignore[reportCallIssue]
+
+
+def a_model_of_disc_hf_that_is_trained(encoder: disc.Executable) -> None:
+    _small_model().train()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def an_encoder_that_generates(encoder: disc.Executable) -> None:
+    _small_model().generate(IDS)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def a_model_of_disc_hf_compiled_again(encoder: disc.Executable) -> None:
+    disc.compile(_small_model(), (IDS,))  # pyright: ignore[reportArgumentType]
+
+
+def a_text_that_is_not_tokenized(encoder: disc.Executable) -> None:
+    _small_model()("a good film")
+
+
+def a_text_too_long_for_the_model(encoder: disc.Executable) -> None:
+    _small_model()(torch.ones(1, 40, dtype=torch.int64))
+
+
+def a_class_that_disc_hf_does_not_have(encoder: disc.Executable) -> None:
+    _ = disc.hf.DiscModelForTokenClasification  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _small_model() -> DiscModelForFeatureExtraction:
+    return DiscModelForFeatureExtraction.from_pretrained(_folder())
+
+
+def _folder() -> str:
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 8}
+    BertModel(BertConfig(**sizes, max_position_embeddings=16)).save_pretrained("folder")
+    return "folder"
+
+
 def an_empty_folder_is_served(encoder: disc.Executable) -> None:
     Path("models").mkdir()
     _serve("models")
@@ -385,7 +567,7 @@ MISTAKES = (
     a_class_in_place_of_a_model, a_state_dict_in_place_of_a_model, a_file_of_weights, a_clone_without_git_lfs, a_compiled_model_again,
     a_tuple_in_a_tuple, an_option_as_an_argument, options_as_a_dict, a_misspelt_option, names_in_place_of_dims, numpy_in_the_model,
     a_state_that_is_no_buffer, a_counter_that_is_no_buffer, a_tokenizer_without_return_tensors, a_sparse_tensor,
-    a_program_taken_for_a_module, a_name_of_the_hub, an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
+    a_program_taken_for_a_module, a_name_of_the_hub, inputs_side_by_side, inputs_by_keyword, an_argument_of_torch_compile, an_argument_of_the_onnx_exporter, sizes_in_place_of_tensors, a_tokenizers_lists_as_the_example, instructions_in_place_of_a_target, a_file_of_torchscript, a_session_of_onnx_runtime, names_of_inputs_as_in_onnx_runtime, a_packed_program_called_as_it_is, a_file_in_place_of_a_folder, an_argument_of_transformers, a_model_of_disc_hf_that_is_trained, an_encoder_that_generates, a_model_of_disc_hf_compiled_again, a_text_that_is_not_tokenized, a_text_too_long_for_the_model, a_class_that_disc_hf_does_not_have, an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
 )  # fmt: skip
 
 
@@ -412,6 +594,7 @@ def test_what_a_typical_mistake_is_told(
     monkeypatch.chdir(tmp_path)
     text = said(mistake, encoder)
     text = re.sub(r"[\w/.]*test_typical_mistakes\.py:\d+", "test_typical_mistakes.py:LINE", text)
+    text = re.sub(r"modeling_bert\.py:\d+", "modeling_bert.py:LINE", text)
     text = text.replace(torch.__version__.split("+")[0], "VERSION")
     assert text == inspect.cleandoc(TEXTS[mistake.__name__])
 

@@ -214,6 +214,7 @@ def test_metrics(client: Client) -> None:
 def test_a_wrong_address_or_method_says_what_is_right(client: Client) -> None:
     for sent, code, words in (
         (ask(client, "GET", "/v1/models"), 404, "there is nothing at /v1/models; GET /openapi.json lists the paths"),
+        (ask(client, "GET", "/v2/models/twise"), 404, "there is no model 'twise' (did you mean twice?)"),
         (ask(client, "GET", "/v2/models/twice/infer"), 405, "GET is not for /v2/models/twice/infer, which takes POST"),
         (ask(client, "GET", "/v2/repository/index"), 405, "GET is not for /v2/repository/index, which takes POST"),
     ):

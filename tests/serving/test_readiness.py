@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,12 @@ def test_what_cannot_be_served_is_said_and_ends_the_command(tmp_path: Path) -> N
     place(tmp_path / "around", "bert")
     done = serve(str(tmp_path / "around" / "bert"))
     assert done.returncode == 1 and done.stderr.endswith("bert is a model's own folder: give the one around it\n"), done.stderr
+    (tmp_path / "hugging").mkdir()
+    (tmp_path / "hugging" / "config.json").write_text("{}")
+    done = serve(str(tmp_path / "hugging"))
+    assert "hugging is a folder of Hugging Face: compile it first, disc compile hf:" in done.stderr
+    for given in ("hf:bert", "encoder:block"):
+        assert re.search(rf"{given}: there is no such file or folder; disc compile {given} .*makes an artifact of it", serve(given).stderr)
     place(tmp_path / "models", "broken", b"nothing")
     done = serve(str(tmp_path / "models"))
     assert done.returncode == 1 and "model 'broken' cannot be served" in done.stderr and "Traceback" not in done.stderr

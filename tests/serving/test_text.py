@@ -23,12 +23,14 @@ from disc.artifact.file import write_artifact
 from disc.errors import ConfigurationError
 from disc.serving.settings import settings_of
 
-# logits [S0, 3]: how often each id % 3 is under the mask. states [S0, S1, 2]: the id, and 1. Ids from 8 on are out of range.
+# logits [S0, 3]: how often each id % 3 is under the mask. states [S0, S1, 2]: the id, and 1. Ids from 8 on are out of range; it takes
+# one token at least, as models do that pool by the first.
 COUNTS = """
 #include <string.h>
 #include "ral.h"
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
   int64_t rows = in[0].dims[0], length = in[0].dims[1];
+  if (!length) return api->fail(exec, 0, 0, 0);
   float* logits = api->output(exec, 0, (int64_t[]){rows, 3});
   float* states = api->output(exec, 1, (int64_t[]){rows, length, 2});
   if (!logits || !states) return 1;

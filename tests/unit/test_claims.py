@@ -133,12 +133,12 @@ def rows(page: str) -> list[list[str]]:
 
 
 @cache
-def tests_of(file: str) -> set[str]:
+def named_in(file: str) -> set[str]:
     return {each.name for each in ast.walk(ast.parse((ROOT / "tests" / file).read_text())) if isinstance(each, ast.FunctionDef)}
 
 
 def missing(held: str) -> list[str]:
-    return [each for each in held.split() if each.partition("::")[2] not in tests_of(each.partition("::")[0])]
+    return [each for each in held.split() if each.partition("::")[2] not in named_in(each.partition("::")[0])]
 
 
 def test_every_friction_is_answered_and_held() -> None:
@@ -179,7 +179,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     for line in (*spans, *lines):
         if not re.match(r"disc [a-z-]", line) or line.startswith("disc artifact,"):
             continue
-        words = shlex.split(re.split(r" #| [&<>]| \\?\| |\)", line)[0], posix=True)
+        words = shlex.split(re.split(r" #| [&<>]| \\?\| |\)|\\$", line)[0], posix=True)
         yield words[1:]
 
 
@@ -202,6 +202,6 @@ def test_commands_are_those_of_the_command_line(page: Path) -> None:
 
 
 def test_what_is_no_command_is_found() -> None:
-    assert sum(1 for page in PAGES for _ in commands(page)) > 100
+    assert sum(1 for page in PAGES for _ in commands(page)) > 80
     assert wrong_words(["fly"]) == ["fly"] and wrong_words(["run", "a.disc", "--wings=2"]) == ["--wings=2"]
     assert not wrong_words(["ray", "serve|tune"]) and not wrong_words(["--version"])
