@@ -34,7 +34,6 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         stored = folder is not None and (folder / "generation_config.json").is_file()
         made = transformers.GenerationConfig
         self.generation_config = made.from_pretrained(str(folder)) if stored else made.from_model_config(config)
-        self.output_modalities = ("text",)
         self._longest: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
 
     @named_arguments(lambda name: IN_ONE_WAY)

@@ -70,7 +70,7 @@ class DiscModel:
         self.dtype = torch.float32
         self.base_model_prefix = "model"
         self.framework = "pt"
-        self.input_modalities = ("image",) if self.main_input_name == "pixel_values" else ("text",)  # a pipeline prints them
+        self.input_modalities = ("image",) if self.main_input_name == "pixel_values" else "text"  # a pipeline prints them
 
     if not TYPE_CHECKING:  # a type checker finds what is not there by itself
 
