@@ -93,7 +93,7 @@ def _tiles(product: ProductPlan, target: Target) -> str:
 
 
 def _epilogue(body: Body) -> str:
-    return f"epilogue of some {sum(node_cost(root) for root in body.yields)} vector instructions"
+    return f"epilogue cost {sum(node_cost(root) for root in body.yields)}"
 
 
 def _indirect(plan: IndirectPlan, body: Body) -> Iterator[str]:
