@@ -23,7 +23,7 @@ _OPS.impl("check_index", _check_index, "CompositeExplicitAutograd")
 _OPS.impl("check_index", lambda indices, size, what: torch.empty_like(indices), "Meta")
 
 
-def checked(indices: Tensor, size: int, what: str) -> Tensor:
+def checked(indices: Tensor, size: int | torch.SymInt, what: str) -> Tensor:
     """`indices` in a call in which all of them are from 0 to below `size`. what: the message, with {actual} and {expected}."""
     return torch.ops.disc.check_index(indices, size, what)
 

@@ -12,42 +12,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from disc.frontend.packed_sequences import packed_of
+from disc.frontend.packed_sequences import packed_by_sizes, packed_of
 from disc.frontend.recurrent_cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, State
 from disc.frontend.recurrent_layers import Weights, layer
 
 
 def lstm(x: Tensor, states: object, *others: object) -> tuple[Tensor, ...]:
     """`torch.lstm`."""
-    return _recurrent(torch.lstm, LSTM, x, states, *others)
+    return _recurrent(LSTM, x, states, *others)
 
 
 def gru(x: Tensor, state: object, *others: object) -> tuple[Tensor, ...]:
     """`torch.gru`."""
-    return _recurrent(torch.gru, GRU, x, state, *others)
+    return _recurrent(GRU, x, state, *others)
 
 
 def rnn_tanh(x: Tensor, state: object, *others: object) -> tuple[Tensor, ...]:
     """`torch.rnn_tanh`."""
-    return _recurrent(torch.rnn_tanh, RNN_TANH, x, state, *others)
+    return _recurrent(RNN_TANH, x, state, *others)
 
 
 def rnn_relu(x: Tensor, state: object, *others: object) -> tuple[Tensor, ...]:
     """`torch.rnn_relu`."""
-    return _recurrent(torch.rnn_relu, RNN_RELU, x, state, *others)
+    return _recurrent(RNN_RELU, x, state, *others)
 
 
-def _recurrent(
-    function: Callable[..., tuple[Tensor, ...]], cell: Cell, x: Tensor, given: object, *others: object, alive: Tensor | None = None
-) -> State:
+def _recurrent(cell: Cell, x: Tensor, given: object, *others: object, alive: Tensor | None = None) -> State:
     """The output and the last states of all layers. given, others: states, weights, bias, layers, dropout, train, bidirectional,
     batch_first; or batch sizes, and these up to bidirectional."""
-    packed = packed_of(given)
-    if packed is not None:
-        output, *final = _recurrent(function, cell, packed.padded(x), *others, False, alive=packed.alive)
+    if not isinstance(others[1], bool):
+        assert isinstance(given, Tensor)
+        first = cast("Tensor", others[0][0] if isinstance(others[0], list | tuple) else others[0])
+        packed = packed_of(given) or packed_by_sizes(given, first.shape[1], x.shape[0])
+        output, *final = _recurrent(cell, packed.padded(x), *others, False, alive=packed.alive)
         return (packed.packed(output), *final)
-    if len(others) != 7 or not isinstance(others[1], bool):
-        return function(x, given, *others)  # packed sequences of another origin
     weights, bias, layers, dropout, training, both, batch_first = others
     assert isinstance(weights, list | tuple) and isinstance(layers, int) and isinstance(dropout, float)
     states = cast("State", tuple(given) if isinstance(given, list | tuple) else (given,))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch.autograd.function import once_differentiable
 
-from disc.frontend.recurrent_cells import Cell, State
+from disc.frontend.recurrent_cells import Cell, Gradients, State
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,18 @@ def layer(cell: Cell, x: Tensor, first: State, weights: Weights, alive: Tensor |
 
     The last state, and the output of every step: [length, batch, hidden].
     """
+    further = (weights.state, weights.state_bias, weights.project)
+    given = (x, weights.inputs, weights.input_bias, *first, *further)
+    trained = (
+        torch.is_grad_enabled() and not torch.compiler.is_exporting() and any(each.requires_grad for each in given if each is not None)
+    )
+    if trained and alive is not None:
+        x = torch.where(alive.unsqueeze(-1), x, 0)  # a product with a NaN there would be one of the weights' gradient
     rows = F.linear(x, weights.inputs, weights.input_bias)
     rows = rows.flip(0) if backwards else rows
     alive = alive.flip(0) if backwards and alive is not None else alive
-    further = (weights.state, weights.state_bias, weights.project)
-    trained = torch.is_grad_enabled() and not torch.compiler.is_exporting()
-    if trained and alive is None and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
-        output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, *first))
+    if trained:
+        output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, alive, *first))
     else:
         output, *last = _forward(cell, rows, further, first, alive)
     return tuple(last), (output.flip(0) if backwards else output)
@@ -61,10 +66,10 @@ def _forward(cell: Cell, rows: Tensor, further: Further, first: State, alive: Te
         own = F.linear(state[0], weight, bias)
         hidden, *others = cell.forward(row, own, state)
         output = hidden if project is None else F.linear(hidden, project)
-        values = [own, *others, *([] if project is None else [hidden])] if kept else []
         if alive is not None:
             goes_on = operands[count + 1].unsqueeze(-1)
             output, *others = (torch.where(goes_on, new, old) for new, old in zip((output, *others), state, strict=True))
+        values = [own, *others, *([] if project is None else [hidden])] if kept else []
         return [output, *others, *(each.clone() for each in (output, *values))]
 
     found = _scan(step, first, read, given)
@@ -72,7 +77,7 @@ def _forward(cell: Cell, rows: Tensor, further: Further, first: State, alive: Te
 
 
 class _Steps(torch.autograd.Function):
-    """(cell, rows, weight, bias, projection, *first state) → the outputs of all steps, *last state."""
+    """(cell, rows, weight, bias, projection, alive, *first state) → the outputs of all steps, *last state."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -82,19 +87,20 @@ class _Steps(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         project: Tensor | None,
+        alive: Tensor | None,
         *first: Tensor,
     ) -> tuple[Tensor, ...]:
         count = 1 + len(first)
-        found = _forward(cell, rows, (weight, bias, project), first, None, kept=True)
+        found = _forward(cell, rows, (weight, bias, project), first, alive, kept=True)
         ctx.cell, ctx.states = cell, len(first)  # pyright: ignore[reportAttributeAccessIssue]
-        ctx.save_for_backward(rows, weight, bias, project, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
+        ctx.save_for_backward(rows, weight, bias, project, alive, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
         return tuple(found[:count])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         cell, states = cast("tuple[Cell, int]", (ctx.cell, ctx.states))  # pyright: ignore[reportAttributeAccessIssue]
-        rows, weight, bias, project, output, *kept = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
+        rows, weight, bias, project, alive, output, *kept = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
         first, own, values = kept[:states], kept[states], kept[states + 1 :]
         # What is sliced is longer than the sequence: of a slice of length - 1 PyTorch would ask whether that is 1.
         before = [torch.cat((start.unsqueeze(0), each))[:-1] for start, each in zip(first, (output, *values), strict=False)]
@@ -102,15 +108,20 @@ class _Steps(torch.autograd.Function):
 
         def step(*operands: Tensor) -> list[Tensor]:
             after, (row, own, to_output, *state) = operands[:states], operands[states : 2 * states + 3]
-            weight, *projected = operands[2 * states + 3 :]
+            goes_on, (weight, *projected) = operands[2 * states + 3 : read], operands[read:]
             total = after[0] + to_output
             hidden = total @ projected[0] if projected else total
             found = cell.backward(row, own, tuple(state), (hidden, *after[1:]))
+            if goes_on:
+                found = _where(goes_on[0].unsqueeze(-1), found, (total, *after[1:]))
+                total = torch.where(goes_on[0].unsqueeze(-1), total, 0)
             past = found.own @ weight
             stacked = [found.row, *([] if found.own is found.row else [found.own]), *([total] if projected else [])]
             return [past if found.hidden is None else past + found.hidden, *found.further, *(each.clone() for each in stacked)]
 
-        found = _scan(step, gradients[1:], [each.flip(0) for each in (rows, own, gradients[0], *before)], given)
+        stacks = (rows, own, gradients[0], *before, *([] if alive is None else [alive]))
+        read = states + len(stacks)
+        found = _scan(step, gradients[1:], [each.flip(0) for each in stacks], given)
         to_row, *stacked = (each.flip(0) for each in found[states:])
         total = stacked.pop() if project is not None else None
         to_own = stacked[0] if stacked else to_row
@@ -120,8 +131,17 @@ class _Steps(torch.autograd.Function):
             _product(to_own, before[0]),
             None if bias is None else to_own.sum((0, 1)),
             None if total is None else _product(total, values[-1]),
+            None,
             *found[:states],
         )
+
+
+def _where(goes_on: Tensor, found: Gradients, passed: State) -> Gradients:
+    """The gradients of a step; where the state stays, those of the next one."""
+    row, own = (torch.where(goes_on, each, 0) for each in (found.row, found.own))
+    hidden = torch.where(goes_on, 0 if found.hidden is None else found.hidden, passed[0])
+    further = tuple(torch.where(goes_on, each, other) for each, other in zip(found.further, passed[1:], strict=True))
+    return Gradients(row, row if found.own is found.row else own, hidden, further)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

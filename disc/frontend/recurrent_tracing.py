@@ -17,6 +17,7 @@ from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
 
 from disc.frontend.composites import multilabel_margin_loss, one_hot
+from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 from disc.frontend.tensor_indices import traced_indices
@@ -24,6 +25,7 @@ from disc.frontend.tensor_indices import traced_indices
 aten = torch.ops.aten
 FORMS = {
     aten.lstm.input: lstm, aten.gru.input: gru, aten.rnn_tanh.input: rnn_tanh, aten.rnn_relu.input: rnn_relu,
+    aten.lstm.data: lstm, aten.gru.data: gru, aten.rnn_tanh.data: rnn_tanh, aten.rnn_relu.data: rnn_relu,
     aten.multilabel_margin_loss.default: multilabel_margin_loss, aten.one_hot.default: one_hot,
 }  # fmt: skip
 KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -38,7 +40,7 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), forms(), traced_indices():
+        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing():
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]
