@@ -96,8 +96,8 @@ def packed_by_sizes(batch_sizes: Tensor, batch: Size, rows: Size) -> Packed:
     ends = sizes.cumsum(0)
     row = _numbers(rows, sizes)
     step = torch.searchsorted(ends, row, right=True)
-    first = (ends - sizes).index_select(0, step)
-    return Packed(alive.sum(0), alive, _index(alive, sizes), row - first + step * batch)  # pyright: ignore[reportOperatorIssue]
+    places = row - (ends - sizes).index_select(0, step) + cast("Tensor", step * batch)
+    return Packed(alive.sum(0), alive, _index(alive, sizes), places)
 
 
 def _numbers(size: Size, like: Tensor) -> Tensor:
