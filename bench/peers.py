@@ -86,12 +86,11 @@ def build_disc_bf16(bench: Workbench) -> Peer:
 
 def build_disc_limited(bench: Workbench, inputs: int) -> Peer:
     """disc whose fusions read at most so many inputs. The process must be this peer's alone."""
+    from disc.speculation.inputs import KINDS
     from disc.targets import select
+    from disc.targets.thresholds import InputLimits
 
-    own = select.native_target()
-    device = own.thresholds.device
-    fusion = dataclasses.replace(device.fusion, most_inputs=inputs)
-    limited = dataclasses.replace(own, thresholds=dataclasses.replace(own.thresholds, device=dataclasses.replace(device, fusion=fusion)))
+    limited = select.native_target().reading(InputLimits(**dict.fromkeys(KINDS, inputs)))
     mock.patch.object(select, "native_target", lambda: limited).start()
     return _compiled(f"disc-f{inputs}", bench, bench.dtype.disc)
 

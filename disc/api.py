@@ -54,10 +54,11 @@ from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
 from disc.ral.custom_functions import registered_functions
 from disc.ral.executable import Executable, describe, load
+from disc.speculation.inputs import find_limits
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
 from disc.targets.target import Target
-from disc.targets.thresholds import DeviceThresholds
+from disc.targets.thresholds import DeviceThresholds, InputLimits
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +93,8 @@ def open_session(target: str | Sequence[str] = "native", options: Options | None
     threads = options.threads or environment.threads or int(_ral.find_cores("")["threads"])
     targets = tuple(dataclasses.replace(each, tf32=options.tf32 and each.gpu is not None) for each in select_targets(target))
     _check_options(targets, options)
+    limits = find_limits(environment.cache_dir)
+    targets = targets if limits is None else tuple(each if each.gpu is not None else each.reading(limits) for each in targets)
     return Session(targets, options, environment, tree or find_tree(environment.cache_dir), threads)
 
 
@@ -198,6 +201,15 @@ def compile_with_tree(
 ) -> Executable:
     """`compile` for this CPU with schedules of GEMMs chosen by `tree`, and without the cache: what tuning measures."""
     return compile_imported(import_model(model, example_inputs, dynamic_shapes, make_context()), open_session(tree=tree))
+
+
+def compile_with_inputs(
+    model: torch.nn.Module, example_inputs: tuple[torch.Tensor, ...], dynamic_shapes: DynamicShapes, limits: InputLimits
+) -> Executable:
+    """`compile` for this CPU with fusions that read so many values, and without the cache: what tuning measures."""
+    session = open_session(options=Options(cache=False))
+    session = dataclasses.replace(session, targets=tuple(each.reading(limits) for each in session.targets))
+    return compile_imported(import_model(model, example_inputs, dynamic_shapes, make_context()), session)
 
 
 def compile_block(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from disc.speculation.records import Record
     from disc.speculation.tune import Progress, Round
 
+TIME_RAN_OUT = "time ran out before all sizes were measured: run disc tune again, it continues from here"
+
 
 def tune_command(
     threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="Measure with this many threads; may be repeated.")] = None,
@@ -32,31 +34,42 @@ def tune_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Measure the GEMM schedules on this machine; later compiles choose by the results.
+    """Measure the GEMM schedules on this machine, and how many values a fusion should read; later compiles choose by the results.
 
     Takes about half an hour of an idle machine; may be interrupted and started again. Programs compiled later use the result.
     """
     for module in ("torch_mlir", "sklearn"):
         if importlib.util.find_spec(module) is None:
             raise DiscError(f"disc tune needs {module}; install it with: {how_to_install('compile', 'tune')}")
-    from disc.api import compile_with_tree
+    from disc.api import compile_with_inputs, compile_with_tree
     from disc.speculation.bench import on_this_machine
+    from disc.speculation.input_bench import measure_inputs, measured_inputs, missing_programs
+    from disc.speculation.inputs import STORE, fit_inputs, write_limits
     from disc.speculation.policy import ruled_points
     from disc.speculation.sizes import coarse_points, fine_points
     from disc.speculation.tree import write_tree
     from disc.speculation.tune import forget, tune
 
     folder = read_environment().cache_dir
+    inputs = folder / "tune" / STORE
     counts = threads or list(dict.fromkeys((1, _ral.find_cores("")["threads"])))
     if fresh:
         forget(folder / "tune")
     until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
+    for record in measure_inputs(compile_with_inputs, inputs):
+        print(f"measured  {record.program} of {record.rows} rows, by how many values a fusion reads", file=sys.stderr)
+        if time.monotonic() > until:
+            break
+    if missing_programs(inputs):
+        raise DiscError(TIME_RAN_OUT)
     with _bars() as progress:
         sizes = coarse_points(counts[0]), fine_points(counts)
         measure = on_this_machine(compile_with_tree)
         tuned = tune(folder / "tune", *sizes, measure, ruled=ruled_points(counts), until=until, progress=progress)
     if tuned is None:
-        raise DiscError("time ran out before all sizes were measured: run disc tune again, it continues from here")
+        raise DiscError(TIME_RAN_OUT)
+    limits = fit_inputs(measured_inputs(inputs))
+    limits_path = write_limits(folder, limits)
     path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted
     if as_json:
         print_json(
@@ -65,10 +78,12 @@ def tune_command(
                 "fitted": vars(fitted.fitted),
                 "held_out": vars(fitted.held_out),
                 "rules": [asdict(rule) for rule in fitted.rules],
+                "inputs": {"path": str(limits_path), **asdict(limits)},
             }
         )
         return
-    print(f"{fitted.describe()}\nwritten   {path}")
+    most = ", ".join(f"{count} in a {kind} fusion" for kind, count in asdict(limits).items())
+    print(f"{fitted.describe()}\ninputs    at most {most}\nwritten   {path}, {limits_path}")
 
 
 @contextmanager

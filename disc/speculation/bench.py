@@ -86,10 +86,10 @@ class Bench:
         seconds: dict[Schedule, float] = {}
         for schedule, number in kept.items():
             executable.force_schedule(number)
-            seconds[schedule] = _time(lambda: executable(*inputs, out=out)) / count
+            seconds[schedule] = time_call(lambda: executable(*inputs, out=out)) / count
         for schedule, number in reversed(kept.items()):  # a second time in the other order, against drifts of the machine
             executable.force_schedule(number)
-            seconds[schedule] = min(seconds[schedule], _time(lambda: executable(*inputs, out=out)) / count)
+            seconds[schedule] = min(seconds[schedule], time_call(lambda: executable(*inputs, out=out)) / count)
         executable.force_schedule(None)
         return Record(point, seconds, self._library(model, inputs, point.threads) / count if self.library else None)
 
@@ -126,12 +126,12 @@ class Bench:
         torch.set_num_threads(threads)
         try:
             with torch.inference_mode():
-                return _time(lambda: model(*inputs))
+                return time_call(lambda: model(*inputs))
         finally:
             torch.set_num_threads(before)
 
 
-def _time(call: Callable[[], object]) -> float:
+def time_call(call: Callable[[], object]) -> float:
     """The least of the calls that fit 15 ms, one at least, after 10 ms of others: noise only adds."""
     start = time.perf_counter()
     call()

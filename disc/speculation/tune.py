@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disc.speculation.fit import LEAVES, Fitted, best_schedules, fit
+from disc.speculation.inputs import STORE as INPUTS
 from disc.speculation.policy import ruled_schedules
 from disc.speculation.records import Record, read_records, resume
 from disc.speculation.schedules import FAMILY, Schedule
@@ -110,5 +111,5 @@ def measure_round(round_: Round, measure: Measure, *, until: float = float("inf"
 
 def forget(folder: Path) -> None:
     """Removes what earlier runs measured."""
-    for name in (COARSE, FINE, RULES):
+    for name in (COARSE, FINE, RULES, INPUTS):
         (folder / name).unlink(missing_ok=True)

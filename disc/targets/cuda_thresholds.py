@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from disc.targets.thresholds import DeviceThresholds, FusionThresholds, Gpu, GpuThresholds, Rates
+from disc.targets.thresholds import DeviceThresholds, FusionThresholds, Gpu, GpuThresholds, InputLimits, Rates
 from disc.targets.x86_thresholds import CPU
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -120,7 +120,8 @@ GPU = DeviceThresholds(
     graph=CPU.graph,  # chosen: as on CPUs, so that both read the same weights; 8 channels of bf16 are 16 bytes, as wide as a load
     fusion=FusionThresholds(
         most_ops=256,  # chosen: as on CPUs
-        most_inputs=64,  # chosen: no GPU has measured it; a launch may have some 500 arguments of 8 bytes
+        # Chosen: no GPU has measured it; a launch may have some 500 arguments of 8 bytes.
+        most_inputs=InputLimits(loop=64, stitch=64, compute=64, attention=64),
         tiled_channels=0,  # chosen: with no bytes there are none, as the runtime has no function for GPUs
         tiled_bytes=0,  # chosen: as above
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from disc.targets.thresholds import Caches, Gpu, Thresholds
+from disc.targets.thresholds import Caches, Gpu, InputLimits, Thresholds
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ class Target:
         if not self.native:
             return self
         return replace(self, features=tuple(each for each in self.features if set(each.elements) & set(elements)))
+
+    def reading(self, limits: InputLimits) -> Target:
+        """The target with other limits of what a fusion reads."""
+        device = self.thresholds.device
+        fusion = replace(device.fusion, most_inputs=limits)
+        return replace(self, thresholds=replace(self.thresholds, device=replace(device, fusion=fusion)))
 
     def host(self) -> Target:
         """The CPU that runs the host code, as a target."""

@@ -308,16 +308,26 @@ class GraphThresholds:
 
 
 @dataclass(frozen=True)
+class InputLimits:
+    """How many values a fusion of each kind reads from memory, at most (F_max of Dali, paper 004 §2.2); those of one element are not
+    counted. `disc tune` measures them for this machine."""
+
+    loop: int
+    stitch: int
+    compute: int
+    attention: int
+
+
+@dataclass(frozen=True)
 class FusionThresholds:
     """Fusion passes.
 
-    most_ops: ops of a fusion, at most. most_inputs: values that it reads from memory, at most (F_max of Dali, paper 004 §2.2); those of
-    one element are not counted. tiled_channels: of a convolution whose kernel is no constant, at least, for the runtime to compute it by
-    Winograd's method, and bytes of its transformed kernels, at most.
+    most_ops: ops of a fusion, at most. most_inputs: values that it reads from memory, at most. tiled_channels: of a convolution whose
+    kernel is no constant, at least, for the runtime to compute it by Winograd's method, and bytes of its transformed kernels, at most.
     """
 
     most_ops: int
-    most_inputs: int
+    most_inputs: InputLimits
     tiled_channels: int
     tiled_bytes: int
 

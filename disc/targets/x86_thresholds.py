@@ -15,6 +15,7 @@ from disc.targets.thresholds import (
     GemmThresholds,
     GraphThresholds,
     IndirectThresholds,
+    InputLimits,
     LoopRates,
     Rates,
     RowThresholds,
@@ -96,7 +97,7 @@ _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
     # Measured: sums, gates and norms of 12 to 40 tensors, in and out of cache (suite fusion). Without a limit 1.2 times as long on
     # average, out of cache 2.3 and 3.6 times: large tensors start at equal places of a page, and L1 has 8 lines for each. With 6: 1.06.
-    most_inputs=12,
+    most_inputs=InputLimits(loop=12, stitch=12, compute=12, attention=12),
     tiled_channels=16,  # chosen: what channels are padded to
     tiled_bytes=3 << 20,  # chosen: as of constant kernels in tiles of 4x4 (below)
 )

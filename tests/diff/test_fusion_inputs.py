@@ -14,6 +14,7 @@ import disc
 from disc.api import compile_imported, open_session
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
+from disc.targets.thresholds import InputLimits
 
 SIZES = (0, 1, 2, 7, 64)
 WIDTH = 24
@@ -59,15 +60,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], int, dict[int, str]]] = {
 
 def compiled(function: Callable[..., Tensor], example: tuple[Tensor, ...], most: int) -> disc.Executable:
     """With another limit than the target's."""
-    session = open_session("native")
-    (target,) = session.targets
-    device = target.thresholds.device
-    limited = replace(device, fusion=replace(device.fusion, most_inputs=most))
-    session = replace(
-        session,
-        targets=(replace(target, thresholds=replace(target.thresholds, device=limited)),),
-        options=disc.Options(cache=False, threads=1),
-    )
+    session = open_session("native", disc.Options(cache=False, threads=1))
+    session = replace(session, targets=tuple(target.reading(InputLimits(most, most, most, most)) for target in session.targets))
     shapes = {"inputs": tuple({0: torch.export.Dim.AUTO} for _ in example)}
     return compile_imported(import_model(OfMany(function), example, shapes, make_context()), session)
 

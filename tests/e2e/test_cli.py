@@ -1,5 +1,6 @@
 """Every command of the CLI, as people and as scripts use it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -15,12 +16,14 @@ import torch
 
 import disc
 from disc import errors
+from disc.api import open_session
 from disc.artifact import file as artifact
 from disc.artifact.cache import open_kernels
 from disc.cli import main as cli
 from disc.cli.machine import EXTRAS
 from disc.cli.main import main
 from disc.config import Options, read_environment
+from disc.speculation.inputs import find_limits
 from disc.speculation.tree import read_tree
 from tests.e2e.commands import output_json
 
@@ -354,9 +357,12 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
 
 def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
-    from disc.speculation import policy, sizes
+    from disc.speculation import input_bench, policy, sizes
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(input_bench, "LIMITS", (4, 12))
+    monkeypatch.setattr(input_bench, "SIZES", (2,))
+    monkeypatch.setattr(input_bench, "PROGRAMS", [dataclasses.replace(each, count=6) for each in input_bench.PROGRAMS])
     monkeypatch.setattr(sizes, "LINEAR", ((64, 32),))
     monkeypatch.setattr(sizes, "TRANSPOSED", ())
     monkeypatch.setattr(sizes, "BATCHED", ())
@@ -379,3 +385,6 @@ def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.M
     # 64 columns are one block, so the kernel can also share its tiles among threads.
     assert guards == {schedule.describe() for schedule in (*own.prune({1: 64, 2: 32, 3: 1}).schedules, policy.SHARED)}
     torch.testing.assert_close(compiled(torch.ones(5, 32)), layer(torch.ones(5, 32)))
+    assert "at most" in printed and str(tmp_path / "inputs.json") in printed
+    limits = find_limits(tmp_path)
+    assert limits is not None and open_session().targets[0].thresholds.device.fusion.most_inputs == limits

@@ -44,7 +44,8 @@ Typed = tuple[str, str]
 class HostBuilder(Builder):
     """Leaves instead of dividing by zero, which would end the process. check: emits that a size is not 0.
 
-    checked: all that the program relies on has been checked in this call, so that what is proved from it holds.
+    checked: all that the program relies on has been checked in this call, so that what is proved from it holds. loops: how many are around
+    what is emitted.
     """
 
     def __init__(self, env: ShapeEnv, check: Callable[[Dim, str], None]) -> None:
@@ -53,6 +54,7 @@ class HostBuilder(Builder):
         self.checked = False
         self._api: dict[str, str] = {}
         self._blocks = 0
+        self.loops = 0
         self._risky: dict[Dim, bool] = {}
 
     # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -218,11 +220,13 @@ class HostBuilder(Builder):
         number = self._number()
         carried = [(self.fresh(), type_) for _, type_ in initial]
         names = [name for name, _ in carried]
+        self.loops += 1
         with self._within() as head:
             good = condition(names)
             with self._within() as inside:
                 following = body(names)
                 self.statement(_jump(f"^head{number}", list(zip(following, (type_ for _, type_ in initial), strict=True))))
+        self.loops -= 1
         self.scope.lines += [_jump(f"^head{number}", initial), _label(f"^head{number}", carried), *head.lines]
         self.scope.lines += [f"cf.cond_br {good}, ^body{number}, ^after{number}", f"^body{number}:", *inside.lines, f"^after{number}:"]
         return names

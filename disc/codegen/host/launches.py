@@ -23,6 +23,7 @@ COST_UNITS = 16  # of the cost of a task, in a nanosecond (ral.h)
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 ZERO, ONE = Dim.of(0), Dim.of(1)
 GRID = 3  # axes of a grid, behind the arguments
+FLOAT_BYTES = 4
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 
 
@@ -257,7 +258,9 @@ class Launcher:
         table = self._table([value for schedule in schedules for value in astuple(schedule)])
         first = b.op(f"arith.muli {number}, {b.index(width)} : i64")
         rows, depth, ahead, order, parts = (self._entry(table, first, place) for place in range(width))
-        m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
+        m, n, k = (b.scalar(size) for size in choice.features[:3])
+        if b.loops:
+            ahead = self._ahead_in_loop(ahead, (m, n, k), choice.tile)
         rows = self._even(m, rows, choice.tile)
         blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
         span, parts, own = self._parts(choice.parts, m, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
@@ -265,6 +268,16 @@ class Launcher:
         for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
             b.variables[name] = Variable(name, value, b.scope)
         return number
+
+    def _ahead_in_loop(self, ahead: str, sizes: tuple[str, str, str], tile: int) -> str:
+        """`ahead`, or 0 for one tile of rows by a B that the last level of caches holds: the iteration before has read it. From there the
+        processor's own prefetchers are faster: 48 against 54 us for 1 row of 512 by 2048."""
+        b, (m, n, k) = self.b, sizes
+        size = b.op(f"arith.muli {b.op(f'arith.muli {n}, {k} : i64')}, {b.index(FLOAT_BYTES)} : i64")
+        slot = b.api_field("cache_bytes")
+        kept = b.op(f"arith.cmpi sle, {size}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
+        few = b.op(f"arith.cmpi sle, {m}, {b.index(tile)} : i64")
+        return b.op(f"arith.select {b.op(f'arith.andi {kept}, {few} : i1')}, {b.index(0)}, {ahead} : i64")
 
     def _ask(self, nodes: Sequence[Sequence[int]], features: Sequence[Dim], schedules: int) -> str:
         """The number of the schedule that a tree chooses."""

@@ -143,7 +143,14 @@ class Clusters:
 
     def may_read(self, nodes: list[Node]) -> bool:
         """Legality, for every fusion pass: a kernel of these ops reads no more inputs than F_max (Dali, paper 004 §2.2)."""
-        return len(self.inputs(nodes)) <= self.limits.most_inputs
+        return len(self.inputs(nodes)) <= self.most_inputs(nodes)
+
+    def most_inputs(self, nodes: list[Node]) -> int:
+        """F_max of the kind that a group of these ops is of."""
+        limits, products = self.limits.most_inputs, sum(node.op in PRODUCTS for node in nodes)
+        if products:
+            return limits.attention if products > 1 else limits.compute
+        return limits.stitch if any(is_row_reduction(node) for node in nodes) else limits.loop
 
     def inputs(self, nodes: list[Node]) -> set[Node]:
         """What a kernel of these ops would read from memory: several elements each, by whatever views."""

@@ -171,8 +171,9 @@ def _first_obstacle(clusters: Clusters, first: Cluster, middle: Cluster, last: C
     reason = _scores_obstacle(clusters, first, middle, clusters.roots(middle)[0])
     if reason is None and (clusters.would_cycle(first, middle) or clusters.would_cycle(middle, last)):
         return "another kernel reads one part of it and is read by the next"
-    if reason is None and not clusters.may_read([*first.nodes, *middle.nodes, *last.nodes]):
-        return f"together they read more than {clusters.limits.most_inputs} values"
+    nodes = [*first.nodes, *middle.nodes, *last.nodes]
+    if reason is None and not clusters.may_read(nodes):
+        return f"together they read more than {clusters.most_inputs(nodes)} values"
     return reason
 
 

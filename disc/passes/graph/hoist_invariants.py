@@ -84,8 +84,13 @@ def _hoist(loop: ir.Operation) -> None:
     if any(op.name in BINDING for op in block_ops(body)):
         return  # what has a size that an iteration binds stays in it
     moved = invariants(body, carried)
-    if not moved:
-        return
+    if moved:
+        move_before(loop, moved)
+
+
+def move_before(loop: ir.Operation, moved: Sequence[ir.Value]) -> None:
+    """Makes values of a loop's body before the loop: they depend on arguments that are not carried, alone. The loop is another op then."""
+    body = body_blocks(loop)[-1]
     places: dict[ir.Value, ir.Value] = dict(zip(body.arguments, loop.operands, strict=True))
     made = [_copied(value, places, loop) for value in moved]
     operands = [*loop.operands, *made]

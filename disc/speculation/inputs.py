@@ -1,0 +1,79 @@
+"""How many values a fusion may read (F_max of Dali, paper 004 §2.2): chosen for each kind of fusion by what was measured on this machine.
+
+A fusion that reads more saves memory traffic and launches, until its streams no longer have registers, lines of L1 or prefetchers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from disc.artifact.output import whole_file, writing
+from disc.errors import warn
+from disc.targets.thresholds import InputLimits
+
+STORE, FILE = "inputs.jsonl", "inputs.json"  # what was measured, in the folder of a run; the limits, in the cache folder
+SAME = 1.01  # within 1 % of the least time a limit is as good
+KINDS = tuple(each.name for each in fields(InputLimits))
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """Seconds of a call of a program, of so many rows, by the limit it was compiled with."""
+
+    program: str
+    kind: str
+    rows: int
+    seconds: dict[int, float]
+
+
+def read_inputs(store: Path) -> list[InputRecord]:
+    """What a file holds of records, [] for one that is not there."""
+    if not store.exists():
+        return []
+    records = [json.loads(line) for line in store.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [InputRecord(**{**record, "seconds": {int(limit): each for limit, each in record["seconds"].items()}}) for record in records]
+
+
+def relative_times(records: Sequence[InputRecord], kind: str) -> dict[int, float]:
+    """By the limit, the geometric mean of a kind's times over the least of each program and size."""
+    own = [record.seconds for record in records if record.kind == kind]
+    return {limit: math.exp(sum(math.log(each[limit] / min(each.values())) for each in own) / len(own)) for limit in sorted(own[0])}
+
+
+def fit_inputs(records: Sequence[InputRecord]) -> InputLimits:
+    """For each kind the limit with the least mean time, the least of those that are as good: larger kernels compile longer."""
+    chosen: dict[str, int] = {}
+    for kind in KINDS:
+        times = relative_times(records, kind)
+        chosen[kind] = next(limit for limit, time in times.items() if time <= SAME * min(times.values()))
+    return InputLimits(**chosen)
+
+
+def write_limits(folder: Path, limits: InputLimits) -> Path:
+    """Keeps them in the folder; programs compiled for CPUs from now on are fused by those of the cache folder. Raises OutputError."""
+    path = folder / FILE
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:  # compiles read it at any time
+        file.write(f"{json.dumps(asdict(limits))}\n".encode())
+    return path
+
+
+def find_limits(folder: Path) -> InputLimits | None:
+    """Those that `disc tune` found on this machine, None where it did not run."""
+    path = folder / FILE
+    try:
+        limits = InputLimits(**json.loads(path.read_text()))
+        if not all(isinstance(each, int) and each > 1 for each in asdict(limits).values()):
+            raise ValueError("a limit is no number above 1")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        warn(f"the limits of inputs of disc tune in '{path}' cannot be read, those that come with disc are taken: {reason}")
+        return None
+    return limits

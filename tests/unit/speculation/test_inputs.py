@@ -1,0 +1,49 @@
+"""How many values a fusion reads: chosen from measurements that are made up, kept in a file, and what a broken file gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disc.errors import DiscWarning
+from disc.speculation.inputs import FILE, KINDS, InputRecord, find_limits, fit_inputs, relative_times, write_limits
+from disc.targets.thresholds import InputLimits
+from disc.targets.x86 import read_target
+
+LIMITS = InputLimits(loop=12, stitch=8, compute=6, attention=24)
+
+
+def made_up(kind: str, seconds: dict[int, float]) -> list[InputRecord]:
+    return [InputRecord(kind, kind, rows, {limit: each * rows for limit, each in seconds.items()}) for rows in (1, 100)]
+
+
+def test_the_least_of_the_best_is_chosen() -> None:
+    records = [each for kind in KINDS for each in made_up(kind, {6: 1.5, 12: 1.005, 24: 1.0, 48: 1.3})]
+    assert fit_inputs(records) == InputLimits(12, 12, 12, 12)
+    assert relative_times(records, "loop")[6] == pytest.approx(1.5)
+    others = [each for each in records if each.kind != "stitch"] + made_up("stitch", {6: 1.0, 12: 1.2, 24: 2.0, 48: 1.0})
+    assert fit_inputs(others) == InputLimits(loop=12, stitch=6, compute=12, attention=12)
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    assert find_limits(tmp_path) is None
+    assert find_limits(write_limits(tmp_path / "new", LIMITS).parent) == LIMITS
+    assert read_target("x86-64-v4").reading(LIMITS).thresholds.device.fusion.most_inputs == LIMITS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"loop": 12}',
+        '{"loop": 1, "stitch": 12, "compute": 12, "attention": 12}',
+        '{"loop": "a", "stitch": 2, "compute": 2, "attention": 2}',
+    ],
+)
+def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.warns(DiscWarning, match="limits of inputs"):
+        assert find_limits(tmp_path) is None
