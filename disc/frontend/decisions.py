@@ -68,11 +68,13 @@ _CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how 
 
 @dataclass(frozen=True)
 class Decision:
-    """A condition on the symbols of a graph. why: "decided at model.py:12"; layout: it decided how data lie in memory, and no value."""
+    """A condition on the symbols of a graph. why: "decided at model.py:12"; layout: it decided how data lie in memory, and no value.
+    message: what the error says, in place of the condition in words."""
 
     condition: Condition
     why: str = ""
     layout: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -405,7 +407,7 @@ def settle(found: Iterable[Found], replacements: Mapping[sympy.Symbol, sympy.Exp
             if part.sole is None and not part.symbols():
                 always += 1
             elif part not in kept or not kept[part].why:
-                kept[part] = Decision(part, each.why)
+                kept[part] = Decision(part, each.why, message=each.message)
     return Settled(tuple(kept.values()), tuple(undecided.values()), len(layout - kept.keys()), always)
 
 

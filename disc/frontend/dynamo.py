@@ -262,7 +262,7 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
         module, tokens = without_tokens(_real(module, settings))
-        warn_of_assertions(module.graph)
+        warn_of_assertions(module)
         whole = _lowered_or_refused(module, settings)
     except Exception as error:
         _failed(error, settings, module.graph)

@@ -47,7 +47,7 @@ from disc.frontend.kept_values import KeptValues, kept_values
 from disc.frontend.larger_examples import MORE_TIMES, MOST_EXPORTS, TIMES, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions, warn_of_lost_assertions
 from disc.frontend.model_functions import located_in
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
@@ -104,7 +104,8 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     fixed_dims, row_major = program.graph_module.meta.get(FIXED_DIMS, ()), program.graph_module.meta.get(ROW_MAJOR, {})
-    warn_of_assertions(program.graph)
+    warn_of_assertions(program.graph_module)
+    warn_of_lost_assertions(program.graph)
     warn_of_effects(program.graph)
     warn_of_prints(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)

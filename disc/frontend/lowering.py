@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import CustomObjArgument
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
@@ -44,7 +45,7 @@ from disc.frontend.op_builder import (
     is_static,
     tensor_type,
 )
-from disc.frontend.rules import complex_views, data_sizes, factorizations, override_of
+from disc.frontend.rules import assertions, complex_views, data_sizes, factorizations, override_of
 from disc.frontend.rules.distributions import is_drawn
 from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
@@ -68,10 +69,7 @@ from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
 
-# Asserts about sizes are conditions (`aten._assert_scalar`); asserts about data are not compiled, with a warning.
-DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
-           "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
-ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, with a warning
+DROPPED = ("aten._assert_tensor_metadata", "aten.sym_constrain_range", "aten._make_dep_token")
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,25 @@ def _cleaned(lowered: LoweredGraph) -> LoweredGraph:
     return lowered
 
 
-def warn_of_assertions(graph: fx.Graph) -> None:
-    """Warns of every assertion on values: compiled programs do not check them."""
-    for node in graph.nodes:
-        if str(node.target).startswith(ASSERTS):
-            warn(f"the assertion at {line_text(node)} looks at values: the compiled program does not check it")
+def warn_of_assertions(module: fx.GraphModule) -> None:
+    """Warns of every assertion on values in what control flow runs: compiled programs do not check these."""
+    for body in module.modules():
+        for node in body.graph.nodes if isinstance(body, fx.GraphModule) and body is not module else ():
+            if node.target in assertions.RULES and node.target is not aten._assert_scalar.default:
+                warn(f"the assertion at {line_text(node)} looks at values within control flow: the compiled program does not check it")
+
+
+def warn_of_lost_assertions(graph: fx.Graph) -> None:
+    """Warns of every assertion on floats whose values an export has not kept: it drops them, and their line, where sizes take part."""
+    values = [node.meta.get("val") for node in graph.nodes]
+    environment = shape_environment(values)
+    kept = {value.node.expr for value in values if isinstance(value, torch.SymFloat)}
+    found = environment.deferred_runtime_asserts.values() if environment is not None else ()
+    for each in (each for asserts in found for each in asserts):
+        if any(symbol_is_type(symbol, SymT.UNBACKED_FLOAT) and symbol not in kept for symbol in each.expr.free_symbols):
+            warn(
+                f"an assertion compares a value with sizes ({each.expr}), which PyTorch's export drops: the compiled program does not check it"
+            )
 
 
 def lower_or_refuse(
@@ -363,7 +375,7 @@ class _Lowering:
 
     def _write_conditions(self, settled: Settled) -> None:
         attributes = self.module.operation.attributes
-        entries = [{"expr": str(each.condition), "why": each.why} for each in settled.decisions]
+        entries = [{"expr": str(each.condition), "why": each.why, "message": each.message} for each in settled.decisions]
         texts = [ir.DictAttr.get({name: ir.StringAttr.get(text) for name, text in entry.items() if text}) for entry in entries]
         if texts:
             attributes["disc.conditions"] = ir.ArrayAttr.get(texts)
@@ -411,6 +423,9 @@ class _Lowering:
         if node.target is operator.getitem:
             self._emit_getitem(node)
             return
+        if node.target in assertions.RULES:
+            self._emit_assertion(emitter, node)
+            return
         if meta is None and not node.users:
             if node.target in CHECKS:
                 self._emit_check(emitter, node)
@@ -440,6 +455,19 @@ class _Lowering:
                 data_sizes.NUMBERS[node.target](emitter, call)
                 if isinstance(node.meta["val"], torch.SymBool):  # what takes a number takes the tensor; no size is computed from it
                     self.values[node] = emitter.reshape(call.tensor("self"), ())
+            except (RuleError, SymbolError) as error:
+                self._refuse(node, str(error))
+
+    def _emit_assertion(self, emitter: OpBuilder, node: fx.Node) -> None:
+        if node.graph is not self.source.graph:  # `warn_of_assertions`
+            return
+        is_scalar = node.target is aten._assert_scalar.default
+        with location(_with_line(node)):
+            try:
+                for each in node.all_input_nodes:
+                    self._check_kind(each)
+                arguments = {"assert_msg": node.args[1]} if is_scalar else self._bind(node)  # what it looks at is an expression of numbers
+                assertions.RULES[node.target](emitter, Call(node, arguments))
             except (RuleError, SymbolError) as error:
                 self._refuse(node, str(error))
 
@@ -599,6 +627,13 @@ class _Lowering:
         inputs = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, [operand.type for operand in operands]))
         return names, constants
+
+
+def _with_line(node: fx.Node) -> fx.Node:
+    """The node, or, where PyTorch has made it at the end of a trace, what it looks at."""
+    while user_line(node.meta.get("stack_trace")) is None and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def planned_call(node: fx.Node) -> Plan | None:

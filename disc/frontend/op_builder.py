@@ -211,9 +211,10 @@ class OpBuilder:
         self._streams += 1
         return self._streams - 1
 
-    def require(self, sign: str, left: Size, right: Size, why: str) -> None:
-        """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call."""
-        self.decisions.append(Decision(relation(sign, left, right), why))
+    def require(self, sign: str, left: Size, right: Size, why: str, message: str = "") -> None:
+        """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call. message: what
+        the error then says, in place of the comparison in words."""
+        self.decisions.append(Decision(relation(sign, left, right), why, message=message))
 
     # --- raw ops ------------------------------------------------------------------------------------------------------------
 

@@ -40,9 +40,12 @@ def fixed_dim() -> None:
 
 
 def assertion() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        torch._assert_async((x > 0).all())  # pyright: ignore[reportPrivateImportUsage]
+    def asserting(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "positive")  # pyright: ignore[reportPrivateImportUsage, reportCallIssue]
         return x + 1
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 3, asserting, lambda x: x - 1, (x,))
 
     disc.compile(Calls(function), (torch.ones(3, 4),), options=OPTIONS)
 

@@ -139,12 +139,15 @@ def test_exp2_is_right_to_4_ulp_everywhere(dtype: torch.dtype, span: int, places
     assert torch.equal(found.isnan(), wanted.isnan())
 
 
-def test_an_assertion_on_values_is_named() -> None:
+def test_an_assertion_on_values_within_control_flow_is_named() -> None:
     """It was dropped without a word."""
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        torch._assert_async((x > 0).all())
+    def asserting(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "positive")
         return x + 1
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 3, asserting, lambda x: x - 1, (x,))
 
     with pytest.warns(disc.errors.DiscWarning, match=r"the assertion at .*test_op_calls.py:\d+ looks at values"):
         compiled(function, torch.ones(3, 4))

@@ -145,7 +145,10 @@ class _Reader:
         given = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes["disc.conditions"])] if "disc.conditions" in attributes else []
         texts = [{entry.name: ir.StringAttr(entry.attr).value for entry in each} for each in given]
         try:
-            found = [Requirement(parse_condition(each["expr"]).replace(self.meaning), each.get("why", "")) for each in texts]
+            found = [
+                Requirement(parse_condition(each["expr"]).replace(self.meaning), each.get("why", ""), each.get("message", ""))
+                for each in texts
+            ]
         except (KeyError, ValueError) as error:
             raise UnsupportedFormatError(f"a condition of the program cannot be read: {error}") from error
         for requirement in found:  # a program may come from a file, or from a client

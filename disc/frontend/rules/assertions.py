@@ -1,0 +1,64 @@
+"""Assertions on values: what they look at becomes a number that must not be 0, so that calls are refused with the program's own message."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import sympy
+import torch
+from torch import fx
+from torch.fx.node import has_side_effect
+
+from disc.frontend.call import Call
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
+from disc.frontend.rules.places import INDEX, as_mask
+
+aten = torch.ops.aten
+has_side_effect(aten._assert_async.default)  # PyTorch knows it of the overload with a message alone, and drops this one
+
+
+def assertion(e: OpBuilder, call: Call) -> None:
+    x = call.tensor("self")
+    if any(size != 1 for size in x.shape):
+        raise RuleError("it looks at a tensor that may have other than one element")
+    _require(e, e.reshape(as_mask(e, x), ()), call.text("assert_msg") or "")
+
+
+def assertion_on_numbers(e: OpBuilder, call: Call) -> None:
+    """One that looks at floats of tensors; those on sizes are conditions (`asserted` in decisions.py)."""
+    condition = call.node.args[0].meta.get("val") if isinstance(call.node.args[0], fx.Node) else None
+    expression = condition.node.expr if isinstance(condition, torch.SymBool) else sympy.true
+    if not expression.free_symbols.isdisjoint(e.reals):
+        text = call.text("assert_msg") or ""
+        _require(e, _truth(e, expression), "" if text.startswith(PYTORCHS) else text)
+
+
+PYTORCHS = "Runtime assertion failed"  # what PyTorch says of its symbols where it has lost the program's message
+
+
+def _require(e: OpBuilder, truth: Tensor, text: str) -> None:
+    value = e.bind(e.convert(truth, INDEX), None, "its value")
+    e.require("!=", value, 0, "", f"the assertion{f' {text!r}' if text else ''} does not hold")
+
+
+def _truth(e: OpBuilder, condition: sympy.Basic) -> Tensor:
+    """Compared in f64, as Python has floats."""
+    if isinstance(condition, sympy.And | sympy.Or):
+        name = "and" if isinstance(condition, sympy.And) else "or"
+        return functools.reduce(lambda a, b: e.binary(name, a, b), (_truth(e, each) for each in condition.args))
+    for kind, sign in SIGNS.items():
+        if isinstance(condition, kind):
+            left, right = (e.size_scalar(each, torch.float64) for each in condition.args if isinstance(each, sympy.Expr))
+            return e.compare(sign, left, right)
+    raise RuleError(f"it looks at {condition}")
+
+
+SIGNS: dict[type[sympy.Basic], str] = {
+    sympy.Eq: "eq", sympy.Ne: "ne", sympy.StrictLessThan: "lt", sympy.LessThan: "le",
+    sympy.StrictGreaterThan: "gt", sympy.GreaterThan: "ge",
+}  # fmt: skip
+RULES: dict[object, Callable[[OpBuilder, Call], None]] = {
+    aten._assert_async.default: assertion, aten._assert_async.msg: assertion, aten._functional_assert_async.msg: assertion,
+    aten._assert_scalar.default: assertion_on_numbers,
+}  # fmt: skip

@@ -1,0 +1,102 @@
+"""Assertions on values are checked in every call: with the program's message and line, and under torch.compile as eager raises them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo import config as dynamo_config
+
+import disc
+from disc.errors import DiscWarning, ShapeConstraintError
+from disc.frontend import dynamo
+
+GOOD, BAD = torch.rand(3, 4) + 0.1, -torch.rand(3, 4) - 1
+
+
+def a_tensor(x: Tensor) -> Tensor:
+    torch._assert_async((x > 0).all())  # pyright: ignore[reportPrivateImportUsage]
+    return x * 2
+
+
+def a_message(x: Tensor) -> Tensor:
+    torch._assert_async((x > 0).all(), "x must be {positive}")  # pyright: ignore[reportPrivateImportUsage]
+    return x[x > 5]
+
+
+def a_float(x: Tensor) -> Tensor:
+    total: Any = x.sum().item()
+    torch._check(total > 0)
+    return x * total
+
+
+def several(x: Tensor) -> Tensor:
+    least: Any = x.min().item()
+    torch._check(least > -1e9)
+    torch._check_value(least >= -0.5)
+    torch._check(least < 7, lambda: "below 7")
+    return x + 1
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a tensor": (a_tensor, "the assertion does not hold"),
+    "a message": (a_message, r"the assertion 'x must be \{positive\}' does not hold"),
+    "a float": (a_float, "the assertion does not hold"),
+    "several": (several, "the assertion does not hold"),
+}
+
+
+def _inputs(name: str) -> tuple[list[Tensor], list[Tensor]]:
+    """That are taken, and that are refused: a NaN is above and below nothing."""
+    bad = [BAD, BAD[:1]] if name != "several" else [3 * BAD, GOOD + 9]
+    return [GOOD, torch.rand(1, 4) + 0.1, torch.rand(7, 4) + 0.1], [*bad, torch.full((2, 4), torch.nan)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_refuses_the_call(name: str) -> None:
+    function, message = CASES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        executable = disc.compile(function, (torch.rand(5, 4) + 0.1,), options=disc.Options(cache=False))
+    good, bad = _inputs(name)
+    for x in good:
+        torch.testing.assert_close(executable(x), function(x))
+    for x in bad:
+        with pytest.raises((RuntimeError, ValueError)):
+            function(x)
+        with pytest.raises(ShapeConstraintError, match=message + r": its value at test_assertions\.py:\d+ is 0"):
+            executable(x)
+    torch.testing.assert_close(executable(good[0]), function(good[0]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_under_torch_compile_the_error_is_eagers(name: str) -> None:
+    function = CASES[name][0]
+    torch._dynamo.reset()
+    dynamo.reset_statistics()
+    with dynamo_config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiscWarning)
+        compiled = torch.compile(function, backend="disc", dynamic=True, fullgraph=True)
+        good, bad = _inputs(name)
+        for x in good:
+            torch.testing.assert_close(compiled(x), function(x))
+        assert not dynamo.statistics().refused_calls and not dynamo.statistics().eager
+        for x in bad:
+            with pytest.raises((RuntimeError, ValueError)):
+                compiled(x)
+
+
+def test_a_value_beside_a_size_is_named() -> None:
+    """An export of PyTorch keeps no such assertion."""
+
+    def function(x: Tensor) -> Tensor:
+        least: Any = x.min().item()
+        torch._check(least >= -0.5 * x.shape[0])
+        return x + 1
+
+    with pytest.warns(DiscWarning, match=r"compares a value with sizes \(0 <= zuf0 \+ .*export drops"):
+        disc.compile(function, (torch.rand(5, 4),), options=disc.Options(cache=False))
