@@ -156,9 +156,7 @@ def warn_of_lost_assertions(graph: fx.Graph) -> None:
     found = environment.deferred_runtime_asserts.values() if environment is not None else ()
     for each in (each for asserts in found for each in asserts):
         if any(symbol_is_type(symbol, SymT.UNBACKED_FLOAT) and symbol not in kept for symbol in each.expr.free_symbols):
-            warn(
-                f"an assertion compares a value with sizes ({each.expr}), which PyTorch's export drops: the compiled program does not check it"
-            )
+            warn(f"PyTorch's export drops an assertion that compares a value with sizes ({each.expr}): the compiled program does not check it")
 
 
 def lower_or_refuse(
