@@ -156,7 +156,8 @@ def warn_of_lost_assertions(graph: fx.Graph) -> None:
     found = environment.deferred_runtime_asserts.values() if environment is not None else ()
     for each in (each for asserts in found for each in asserts):
         if any(symbol_is_type(symbol, SymT.UNBACKED_FLOAT) and symbol not in kept for symbol in each.expr.free_symbols):
-            warn(f"PyTorch's export drops an assertion that compares a value with sizes ({each.expr}): the compiled program does not check it")
+            what = f"an assertion that compares a value with sizes ({each.expr})"
+            warn(f"{what} is dropped by PyTorch's export: the compiled program does not check it")
 
 
 def lower_or_refuse(
