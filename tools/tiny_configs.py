@@ -65,6 +65,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": _WIDTH // _HEADS},
     "mimi": {"upsample_groups": _WIDTH},
     "ministral": {"head_dim": _WIDTH // _HEADS},
+    "timesfm2_5": {"context_length": 128},
     "zamba": {
         "num_hidden_layers": 4,
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],

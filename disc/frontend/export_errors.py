@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stderr
 import sympy
 import torch
 from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
+from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -30,6 +31,7 @@ NO_SHAPES = "PyTorch cannot infer the shape of its result (the op has no fake im
 BRANCH = "use torch.cond(condition, then, other, operands), torch.while_loop for a loop, or torch.where to choose elements"
 NUMBER = "int(), float(), item() and sizes of results need values that are known only when the program runs: compute with the tensor itself"
 OUTSIDE = "NumPy computes outside of PyTorch, where nothing can be traced: use torch's functions, or a custom op"
+DERIVATIVE = 'a derivative of torch.func is not traced by torch.export; torch.compile(model, backend="disc") compiles it'
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
@@ -105,12 +107,24 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
         return _refused(*_control_flow(str(error)), error)
     if is_violated(error):
         return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}")
+    if _in_derivative(error):
+        return _refused("torch.func.grad, vjp, jvp or jacrev", DERIVATIVE, error)
     own = refuses()
     if own is not None:
         return ExportError(f"the model does not accept the example inputs: {_said(own)}")
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
+
+
+def _in_derivative(error: Exception) -> bool:
+    """Whether code that takes derivatives raised it: what it does to tensors of a trace fails in many ways."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == eager_transforms.__file__:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def is_violated(error: Exception) -> bool:

@@ -40,11 +40,23 @@ from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
-from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, is_violated, logged_errors, quiet, shortened
+from disc.frontend.export_errors import DATA_DEPENDENT, DERIVATIVE, error_line, export_error, is_violated, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
-from disc.frontend.larger_examples import MORE_TIMES, MOST_EXPORTS, TIMES, decided_of, dims_behind_ones, dims_of, is_the_model, that_run
+from disc.frontend.larger_examples import (
+    MORE_TIMES,
+    MOST_EXPORTS,
+    MOST_TIMES,
+    TIMES,
+    Dims,
+    decided_of,
+    dims_behind_ones,
+    dims_of,
+    enough_times,
+    is_the_model,
+    that_run,
+)
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions, warn_of_lost_assertions
@@ -58,6 +70,7 @@ from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
 from disc.frontend.tracing_lock import alone
+from disc.frontend.vmap_results import moved_results
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 from disc.ir.dialect import make_context
 
@@ -370,31 +383,46 @@ def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> 
 def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]], decided: set[Key] | None = None) -> Exports | None:
     """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself. decided: what
     else its conditions may be about: a size that is bound to another one for the sake of those would no longer be free, as a batch is."""
-    times, best = TIMES, None
+    session, times, most, best = DrySession(model), TIMES, MOST_TIMES, None
     for _ in range(MOST_EXPORTS):
-        keys = that_run(DrySession(model), widening, groups, times) if groups else set()
+        keys = that_run(session, widening, groups, times) if groups else set()
         if not keys:
             break
-        try:
-            made = _export(model, widening.larger(keys, times))
-        except RecursionError:
-            raise
-        except Exception:
-            break  # the example's own program, or what its export raised, is there
-        dims = dims_of(made[0], widening, made[1])
-        if dims.wrong:
+        enough = enough_times(session, widening, keys, times, most)
+        if enough is None:
+            break
+        times = enough
+        made = _exported_larger(model, widening, keys, times)
+        dims = dims_of(made[0], widening, made[1]) if made is not None else None
+        if dims is not None and dims.wrong:
             groups = [[key for key in group if key in keys] for group in groups if not set(group) & set(dims.wrong)]
             continue
-        now = _decided(made[0])
-        conditions = [*size_checks(made[0].graph_module, arguments_by_name), *now]
-        is_free = decided is None or decided_of(dims, conditions) <= decided | keys
-        if not (is_free and is_the_model(dims, conditions) and _has_lowerings(made[0])):
-            break
+        if made is None or dims is None or not _serves(made[0], dims, keys, decided):
+            if best is not None or times == TIMES:
+                break  # the smaller example's program, the example's own, or what its export raised, is there
+            times = most = times // MORE_TIMES
+            continue
         best = made
-        if not keys & {key for group in dims_behind_ones(dims, now) for key in group}:
+        if times == most or not keys & {key for group in dims_behind_ones(dims, _decided(made[0])) for key in group}:
             break
         times *= MORE_TIMES
     return best
+
+
+def _exported_larger(model: torch.nn.Module, widening: Widening, keys: set[Key], times: int) -> Exports | None:
+    try:
+        return _export(model, widening.larger(keys, times))
+    except RecursionError:
+        raise
+    except Exception:
+        return None
+
+
+def _serves(program: ExportedProgram, dims: Dims, keys: set[Key], decided: set[Key] | None) -> bool:
+    """Whether the program of a larger example, whose dims `keys` are larger, may stand in for the example's own."""
+    conditions = [*size_checks(program.graph_module, arguments_by_name), *_decided(program)]
+    is_free = decided is None or decided_of(dims, conditions) <= decided | keys
+    return is_free and is_the_model(dims, conditions) and _has_lowerings(program)
 
 
 @alone
@@ -474,6 +502,7 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         located_in(model),
         dense_views(),
         quick_quotients(),
+        moved_results(),
         Recorder() as recorder,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
@@ -501,9 +530,12 @@ def _without_transforms(program: ExportedProgram) -> ExportedProgram:
         return program
     derived = [node for node in found if not any(word in node.target.__name__ for word in ("vmap", "batch_dim", "decompositions"))]
     if derived:
-        reason = 'a derivative of torch.func is not traced by torch.export; torch.compile(model, backend="disc") compiles it'
-        raise UnsupportedOpError([UnsupportedOp("torch.func.grad, vjp, jvp or jacrev", reason, line_text(derived[0]))])
+        raise UnsupportedOpError([UnsupportedOp("torch.func.grad, vjp, jvp or jacrev", DERIVATIVE, line_text(derived[0]))])
     meta = program.graph_module.meta
+    for module in (each for each in program.graph_module.modules() if isinstance(each, fx.GraphModule)):
+        for node in module.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+            module.graph.erase_node(node)  # where types are converted: it asks for sizes that a vmapped tensor does not have
+        module.recompile()
     with warnings.catch_warnings(), sizes_from_two(), located(), dense_views():
         warnings.simplefilter("ignore")
         program = program.run_decompositions({})

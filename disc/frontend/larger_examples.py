@@ -7,19 +7,20 @@ example, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.export import ExportedProgram
 
 from disc.frontend.decisions import Decision, Found
-from disc.frontend.needed_sizes import DrySession, fails, inputs_of
+from disc.frontend.needed_sizes import DrySession, Run, fails, inputs_of
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Widening
 
 MOST_EXPORTS = 3  # of larger examples; each takes as long as the first
 TIMES, MORE_TIMES = 2, 4  # how much larger they are, and how much more where a size is still 1: strides of a network multiply
+MOST_TIMES = TIMES * MORE_TIMES ** (MOST_EXPORTS - 1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,30 @@ def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[
         if len(groups) > 1 and runs(taken | set(group)):
             taken |= set(group)
     return taken
+
+
+def enough_times(session: DrySession, widening: Widening, keys: Collection[Key], times: int, most: int) -> int | None:
+    """How many times as large these dims have to be, `times` to `most`, for no size of 1 to be left that grows with them; None where none
+    does: a model that pools to one value does so whatever the image. A run without data takes a part of the time of an export."""
+    own = session.run(widening.arguments())
+    found, last = None, own
+    for tried in (times * MORE_TIMES**power for power in range(MOST_EXPORTS)):
+        run = session.run(widening.larger(keys, tried).arguments()) if tried <= most else last
+        if not (own.whole and run.whole) or not _are_of_the_same_calls(own, run):
+            return found or times
+        if _grow_from_one(last, run):
+            found = tried
+        last = run
+    return found
+
+
+def _are_of_the_same_calls(one: Run, other: Run) -> bool:
+    return [len(shape) for shape in one.shapes] == [len(shape) for shape in other.shapes]
+
+
+def _grow_from_one(one: Run, larger: Run) -> bool:
+    pairs = zip(one.shapes, larger.shapes, strict=True)
+    return any(1 == size < other for shape, others in pairs for size, other in zip(shape, others, strict=True))
 
 
 def decided_of(dims: Dims, conditions: Iterable[Found]) -> set[Key]:

@@ -35,17 +35,21 @@ MOST_RUNS = 64  # without data, to find out who needs which size; each takes a p
 
 @dataclass(frozen=True)
 class Run:
-    """calls: of functions of PyTorch that were begun; error: what the model raised, None where it ran, or where data decide."""
+    """calls: of functions of PyTorch that were begun; error: what the model raised, None where it ran, or where data decide; shapes: of the
+    tensors that the functions gave, in order; whole: whether it came to its end."""
 
     calls: int
     error: Exception | None
     need: Need
+    shapes: Sequence[Sequence[int]]
+    whole: bool
 
 
 class _Calls(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.count, self.last, self.weighted = 0, "a condition", False
+        self.shapes: list[Sequence[int]] = []
 
     def __torch_function__(
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
@@ -54,7 +58,10 @@ class _Calls(TorchFunctionMode):
         self.count += 1
         self.last = "a condition" if name in QUERIES else name
         self.weighted = any(isinstance(leaf, torch.nn.Parameter) for leaf in pytree.tree_leaves((args, kwargs)))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name not in QUERIES:
+            self.shapes += [leaf.shape for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return result
 
 
 class DrySession:
@@ -73,8 +80,10 @@ class DrySession:
                 self.model(*args, **kwargs)
         except Exception as error:
             refused = None if isinstance(error, NO_STATIC_ANSWER) else error
-            return Run(calls.count, refused, Need(f"{calls.last} at {error_line(error)} needs it", calls.weighted))
-        return Run(calls.count, None, Need(""))
+            return Run(
+                calls.count, refused, Need(f"{calls.last} at {error_line(error)} needs it", calls.weighted), calls.shapes, whole=False
+            )
+        return Run(calls.count, None, Need(""), calls.shapes, whole=True)
 
     def _without_data(self, leaf: object) -> object:
         return self.mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf

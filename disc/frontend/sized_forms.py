@@ -72,6 +72,22 @@ def linspace(start: float, end: float, steps: Size, *, dtype: torch.dtype | None
     return points(start, end, steps, wanted)
 
 
+def _frequencies(original: Form, halved: bool) -> Form:
+    """`torch.fft.fftfreq`, or `rfftfreq` of the half that is not negative: as eager, numbers times the one step between them."""
+
+    def frequencies(n: Size, d: float = 1.0, *, dtype: torch.dtype | None = None, **others: object) -> Tensor:
+        wanted = dtype or torch.get_default_dtype()
+        if not _is_symbolic([n]) or not _is_plain(others) or not isinstance(d, int | float) or wanted not in (torch.float32, torch.float64):
+            return original(n, d, dtype=dtype, **others)  # pyright: ignore
+        step = (1 / (torch.scalar_tensor(n, dtype=torch.float64) * d)).to(wanted)
+        if halved:
+            return torch.arange(n // 2 + 1) * step
+        places = torch.arange(n)
+        return torch.where(places < (n + 1) // 2, places, places - n) * step
+
+    return frequencies
+
+
 def _cosines(weights: Sequence[float]) -> Callable[[Tensor, float | Tensor], Tensor]:
     """The sum of weights[k] * cos(2 * pi * k * i / last)."""
 
@@ -330,6 +346,8 @@ FORMS: dict[Callable[..., object], Form] = {
     **{getattr(torch, name): _window_form(name) for name in WINDOWS},
     **{original: _view_form(original) for original in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)},
     torch.linspace: linspace,
+    torch.fft.fftfreq: _frequencies(torch.fft.fftfreq, halved=False),
+    torch.fft.rfftfreq: _frequencies(torch.fft.rfftfreq, halved=True),
     torch.kron: kron,
     torch.Tensor.kron: kron,
     torch.linalg.multi_dot: multi_dot,

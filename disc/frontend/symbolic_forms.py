@@ -26,7 +26,6 @@ from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_ma
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -48,6 +47,7 @@ from disc.frontend.sized_forms import less_by
 from disc.frontend.spectrograms import SPECTROGRAMS
 from disc.frontend.tensor_indices import FORMS as INDEX_FORMS
 from disc.frontend.tensor_indices import traced_indices
+from disc.frontend.untraced import untraced
 
 Form = Callable[..., object]
 See = Callable[[Callable[..., object], Sequence[object], Mapping[str, object]], None]
@@ -189,7 +189,7 @@ def needs_size(func: Callable[..., object], arguments: object, env: ShapeEnv, sy
             return torch.empty([size(each) for each in leaf.shape], dtype=leaf.dtype, device="meta")
         return size(leaf) if isinstance(leaf, torch.SymInt) else leaf
 
-    with _disable_current_modes(), torch.no_grad():
+    with untraced():
         args, kwargs = pytree.tree_map(other, arguments)
         try:
             func(*args, **kwargs)

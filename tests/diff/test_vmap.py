@@ -22,6 +22,10 @@ CASES: dict[str, Callable[[Tensor], object]] = {
     "several": lambda x: vmap(lambda row: {"most": row.amax(), "order": row.sort()[0]})(x),
     "reshaped": lambda x: vmap(lambda row: row.reshape(-1, 1) @ row.reshape(1, -1))(x),
     "choice": lambda x: vmap(lambda row: torch.where(row.sum() > 0, row, -row))(x),
+    "types": lambda x: vmap(lambda row: (row > 0).float() * row.to(torch.float64).masked_fill(row.bool(), 2.0))(x),
+    "moved": lambda x: [vmap(lambda row: row.exp(), dim, out)(x.unsqueeze(2)) for dim, out in ((0, 1), (0, 2), (1, 2), (2, 1), (1, -1))],
+    "moved twice": lambda x: vmap(vmap(lambda row: row.cumsum(0), 0, 1), 1, 2)(torch.stack([x, x + 1, x * 2], 1)),
+    "the same for each": lambda x: vmap(lambda row: torch.ones(3))(x),
     "weights": lambda x: vmap(lambda row: LINEAR(row).relu())(x),
 }
 
@@ -37,7 +41,14 @@ def test_each_element_of_a_batch(name: str) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x: grad(lambda y: (y**3).sum())(x), lambda x: jvp(torch.sin, (x,), (x,))[1], lambda x: torch.func.jacrev(torch.sin)(x)],
+    [
+        lambda x: grad(lambda y: (y**3).sum())(x),
+        lambda x: jvp(torch.sin, (x,), (x,))[1],
+        lambda x: torch.func.jacrev(torch.sin)(x),
+        lambda x: vmap(torch.func.jacrev(lambda row: row.sin() * row.sum()))(x),
+        lambda x: vmap(torch.func.hessian(lambda row: (row.sin() ** 2).sum()))(x),
+        lambda x: vmap(grad(lambda row: (row**3).sum()))(x),
+    ],
 )
 def test_derivatives_are_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(UnsupportedOpError, match=r"torch.func.grad, vjp, jvp or jacrev at test_vmap.py:\d+: "):

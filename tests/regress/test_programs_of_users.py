@@ -31,6 +31,12 @@ def even(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.linspace(0, 1, x.shape[0]), torch.linspace(-3, 5, x.shape[1])
 
 
+def frequencies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n = x.shape[1]
+    whole = torch.fft.fftfreq(n), torch.fft.fftfreq(n, 0.3, dtype=torch.float64), torch.fft.fftshift(torch.fft.fftfreq(n, d=7))
+    return *whole, torch.fft.rfftfreq(n), torch.fft.rfftfreq(n, d=1 / 16000)
+
+
 def members(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     y = torch.where(x > 1, math.inf, torch.where(x > 0, x.round(), math.nan))
     return (
@@ -65,7 +71,15 @@ def factors(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize(
     "function, shapes",
-    [(rolled, SIZES), (spread, SIZES), (even, SIZES), (members, SIZES), (of_several, SOME_ROWS), (factors, SOME_ROWS)],
+    [
+        (rolled, SIZES),
+        (spread, SIZES),
+        (even, SIZES),
+        (frequencies, SIZES),
+        (members, SIZES),
+        (of_several, SOME_ROWS),
+        (factors, SOME_ROWS),
+    ],
 )
 def test_one_compile_serves_all_sizes(function: Function, shapes: tuple[tuple[int, ...], ...]) -> None:
     executable = disc.compile(Wrapped(function).eval(), (torch.randn(shapes[0]),), options=disc.Options(cache=False))

@@ -32,6 +32,7 @@ from disc.frontend.onnx.values import (
     rebuilt,
     type_name,
 )
+from disc.frontend.untraced import untraced
 
 Values = dict[str, Value]
 LARGEST_FOLDED = 2**26  # bytes: what is computed when compiling out of much less, such as a mask of ones
@@ -130,7 +131,7 @@ class Runner:
             return False
         if any(isinstance(each, Graph) for each in step.attributes.values()) or (step.op in EXPANDING and self._is_large(step, inputs)):
             return False
-        with _disable_current_modes(), torch.no_grad():
+        with untraced():
             results = self._called(step, self._node(step, inputs, values, lambda constant: constant.data))
             parts = results if isinstance(results, tuple) else (results,)
             kept = tuple(map(_constant, parts))

@@ -14,6 +14,8 @@ import torch
 from onnx import TensorProto
 from torch.utils._python_dispatch import _disable_current_modes
 
+from disc.frontend.untraced import untraced
+
 Number = int  # or a torch.SymInt, which stands wherever an int does, though PyTorch's stubs do not say so
 TYPE_NAMES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.bool: "bool",
@@ -134,7 +136,7 @@ def sizes_value(numbers: tuple[Number, ...], *, scalar: bool = False, dtype: tor
 
 def constant_of(make: Callable[[], torch.Tensor]) -> Constant:
     """What `make` computes, outside of any trace."""
-    with _disable_current_modes(), torch.no_grad():
+    with untraced():
         return Constant(make())
 
 

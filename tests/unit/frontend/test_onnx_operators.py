@@ -129,6 +129,38 @@ def test_control_flow_on_data(tmp_path: Path) -> None:
         check(run, model, np.abs(normal(rows, 3)) * sign, np.array(most))
 
 
+BRANCHES = """
+branches (float[b, t] x) => (float[b, t] y) {
+  positive = Abs (x)
+  sum = ReduceSum <keepdims: int = 0> (x)
+  zero = Constant <value: tensor = float {0}> ()
+  five = Constant <value: tensor = float {5}> ()
+  above = Greater (sum, zero)
+  small = Less (sum, five)
+  y = If (above) <
+    then_branch = outer () => (float[b, t] a) {
+      a = If (small) <
+        then_branch = inner () => (float[b, t] c) { c = Neg (x) },
+        else_branch = other () => (float[b, t] d) { d = Sqrt (positive) }
+      >
+    },
+    else_branch = rest () => (float[b, t] e) {
+      one = Constant <value: tensor = float {1}> ()
+      two = Add (one, one)
+      e = Mul (x, two)
+    }
+  >
+}"""
+
+
+def test_branches_within_branches(tmp_path: Path) -> None:
+    """A constant that was computed while a branch was traced lost the graphs of the branches within it."""
+    model = save(BRANCHES, tmp_path / "branches.onnx")
+    run = disc.compile(tmp_path / "branches.onnx", options=Options(cache=False))
+    for rows, sign in ((1, 1), (2, -1), (7, 1), (0, 1)):
+        check(run, model, np.abs(normal(rows, 3)) * sign)
+
+
 LAYERS = """
 layers (float[t, b, 3] x, int32[b] lengths) => (float[t, 2, b, 4] y, float[2, b, 4] h, float[2, b, 4] c, float[t, 1, b, 4] z) {
   y, h, c = LSTM <hidden_size: int = 4, direction: string = "bidirectional"> (x, w, r, bias, lengths)
