@@ -377,21 +377,31 @@ def _has_lowerings(program: ExportedProgram) -> bool:
 def _without_ones(model: torch.nn.Module, widening: Widening, made: Exports) -> Exports:
     """The program, or that of a larger example, in which no size is 1 by chance."""
     dims, decided = dims_of(made[0], widening, made[1]), _decided(made[0])
-    return _larger(model, widening, dims_behind_ones(dims, decided), decided_of(dims, decided)) or made
+    groups = dims_behind_ones(dims, decided)
+    are_fixed = any(key in dims.fixed for group in groups for key in group)
+    return _larger(model, widening, groups, decided_of(dims, decided), need_ones=not are_fixed) or made
 
 
-def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequence[Key]], decided: set[Key] | None = None) -> Exports | None:
+def _larger(
+    model: torch.nn.Module,
+    widening: Widening,
+    groups: Sequence[Sequence[Key]],
+    decided: set[Key] | None = None,
+    *,
+    need_ones: bool = False,
+) -> Exports | None:
     """The program of an example in which dims of `groups` are larger; None where it is not the model for the example itself. decided: what
-    else its conditions may be about: a size that is bound to another one for the sake of those would no longer be free, as a batch is."""
+    else its conditions may be about: a size that is bound to another one for the sake of those would no longer be free, as a batch is.
+    need_ones: it is only for sizes of 1 that are larger there."""
     session, times, most, best = DrySession(model), TIMES, MOST_TIMES, None
     for _ in range(MOST_EXPORTS):
         keys = that_run(session, widening, groups, times) if groups else set()
         if not keys:
             break
-        enough = enough_times(session, widening, keys, times, most)
-        if enough is None:
+        enough, is_known = enough_times(session, widening, keys, times, most)
+        if not enough and need_ones:
             break
-        times = enough
+        times = enough or times
         made = _exported_larger(model, widening, keys, times)
         dims = dims_of(made[0], widening, made[1]) if made is not None else None
         if dims is not None and dims.wrong:
@@ -403,7 +413,11 @@ def _larger(model: torch.nn.Module, widening: Widening, groups: Sequence[Sequenc
             times = most = times // MORE_TIMES
             continue
         best = made
-        if times == most or not keys & {key for group in dims_behind_ones(dims, _decided(made[0])) for key in group}:
+        if (
+            (is_known and enough)
+            or times == most
+            or not keys & {key for group in dims_behind_ones(dims, _decided(made[0])) for key in group}
+        ):
             break
         times *= MORE_TIMES
     return best

@@ -88,19 +88,23 @@ def that_run(session: DrySession, widening: Widening, groups: Sequence[Sequence[
     return taken
 
 
-def enough_times(session: DrySession, widening: Widening, keys: Collection[Key], times: int, most: int) -> int | None:
-    """How many times as large these dims have to be, `times` to `most`, for no size of 1 to be left that grows with them; None where none
-    does: a model that pools to one value does so whatever the image. A run without data takes a part of the time of an export."""
-    own = session.run(widening.arguments())
-    found, last = None, own
+def enough_times(session: DrySession, widening: Widening, keys: Collection[Key], times: int, most: int) -> tuple[int, bool]:
+    """How many times as large these dims have to be, `times` to `most`, for no size of 1 to be left that grows with them, and whether that
+    is known: runs that data decide do not say. 0 where none grows: a model that pools to one value does so whatever the image.
+
+    A run without data takes a part of the time of an export.
+    """
+    found, last = 0, session.run(widening.arguments())
     for tried in (times * MORE_TIMES**power for power in range(MOST_EXPORTS)):
-        run = session.run(widening.larger(keys, tried).arguments()) if tried <= most else last
-        if not (own.whole and run.whole) or not _are_of_the_same_calls(own, run):
-            return found or times
+        if tried > most:
+            break
+        run = session.run(widening.larger(keys, tried).arguments())
+        if not (last.whole and run.whole) or not _are_of_the_same_calls(last, run):
+            return found or times, False
         if _grow_from_one(last, run):
             found = tried
         last = run
-    return found
+    return found, True
 
 
 def _are_of_the_same_calls(one: Run, other: Run) -> bool:

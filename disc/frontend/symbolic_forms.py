@@ -16,6 +16,7 @@ from types import CodeType
 import sympy
 import torch
 import torch._higher_order_ops.utils as higher_order
+import torch.fx.experimental._config as symbolic_config
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C._dynamo.eval_frame import reset_code
@@ -145,7 +146,8 @@ TRACED = tuple(_traced_codes())
 def graphs_of_control_flow() -> Iterator[None]:
     """Lets PyTorch trace the functions of `torch.cond` and its like without `SymbolicForms`, a mode that it cannot look through.
 
-    Each time anew: where Dynamo has a trace of an earlier call, its guards compare the sizes of that with symbols, which fixes these.
+    Each time anew: where Dynamo has a trace of an earlier call, its guards compare the sizes of that with symbols, which fixes these. So
+    would a size that Dynamo takes for another one, of a weight, since the example has both alike.
     """
     without = _make_temp_remove_mode_context_manager(SymbolicForms)
     original = higher_order.setup_compilation_env
@@ -154,7 +156,7 @@ def graphs_of_control_flow() -> Iterator[None]:
     def setup() -> Iterator[object]:
         for code in TRACED:
             reset_code(code)
-        with without() as forms, original() as backend:
+        with without() as forms, original() as backend, symbolic_config.patch(use_duck_shape=False):  # pyright: ignore[reportAttributeAccessIssue]
             yield backend
             if isinstance(forms, SymbolicForms):
                 forms.leave_control_flow()
