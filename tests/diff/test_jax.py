@@ -166,6 +166,104 @@ def bits(key: Any) -> Any:
     return [each for draw in draws for each in draw]
 
 
+def lengths_of_rows(x: Any, n: Any, w: Any) -> Any:
+    """A gated layer in both directions over rows of different lengths."""
+
+    def step(state: tuple[Any, Any], given: tuple[Any, Any]) -> Any:
+        (h, c), (row, place) = state, given
+        i, f, g, o = jnp.split(jnp.concatenate([row, h], -1) @ w, 4, -1)
+        new = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        own = jax.nn.sigmoid(o) * jnp.tanh(new)
+        keep = (place < n)[:, None]
+        return (jnp.where(keep, own, h), jnp.where(keep, new, c)), jnp.where(keep, own, 0.0)
+
+    zeros = jnp.zeros((x.shape[0], 6))
+    rows = jnp.moveaxis(x, 1, 0), jnp.arange(x.shape[1])
+    return [lax.scan(step, (zeros, zeros), rows, reverse=reverse) for reverse in (False, True)]
+
+
+def rotary(q: Any, k: Any, mask: Any) -> Any:
+    """Heads that share keys, rotated positions, a mask of rows."""
+    b, t, _, d = q.shape
+    angles = jnp.einsum("t,f->tf", jnp.arange(t, dtype=F), 10000.0 ** (-jnp.arange(0, d, 2) / d))
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+
+    def turned(x: Any) -> Any:
+        even, odd = x[..., ::2], x[..., 1::2]
+        return jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
+
+    scores = jnp.einsum("bqhd,bkhd->bhqk", turned(q), jnp.repeat(turned(k), 2, axis=2))
+    scores = jnp.where(jnp.tril(jnp.ones((t, t), bool)) & (mask > 0)[:, None, None], scores, jnp.finfo(F).min)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), jnp.repeat(k, 2, axis=2)).reshape(b, t, -1)
+
+
+def alignments(scores: Any, labels: Any) -> Any:
+    """The forward sums of connectionist temporal classification."""
+    b, length = labels.shape
+    wide = jnp.zeros((b, 2 * length + 1), jnp.int32).at[:, 1::2].set(labels)
+    same = jnp.concatenate([jnp.ones((b, 2), bool), wide[:, 2:] == wide[:, :-2]], 1)
+    first = jnp.take_along_axis(scores[:, 0], wide[:, 1:2], 1)[:, 0]
+    start = jnp.full((b, 2 * length + 1), -1e30).at[:, 0].set(scores[:, 0, 0]).at[:, 1].set(first)
+
+    def step(alpha: Any, row: Any) -> Any:
+        one, two = (jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=-1e30)[:, :-by] for by in (1, 2))
+        new = jnp.logaddexp(jnp.logaddexp(alpha, one), jnp.where(same | (wide == 0), -1e30, two))
+        return new + jnp.take_along_axis(row, wide, 1), None
+
+    last, _ = lax.scan(step, start, jnp.swapaxes(scores, 0, 1)[1:])
+    return -jnp.logaddexp(last[:, -1], last[:, -2])
+
+
+def of_segments(x: Any, n: Any, nodes: Any, target: Any) -> Any:
+    """Sums of segments, and messages along edges."""
+    message = jax.nn.relu(nodes[target])
+    most = jnp.full(nodes.shape, -jnp.inf).at[target].max(message)
+    score = message.sum(-1)
+    weight = jnp.exp(score - jax.ops.segment_max(score, target, nodes.shape[0])[target])
+    whole = jax.ops.segment_sum(weight, target, nodes.shape[0])[target]
+    extremes = jax.ops.segment_max(x, n, 5), jax.ops.segment_min(x, n, 5), jax.ops.segment_prod(x, n, 5)
+    return jax.ops.segment_sum(x, n, 5), *extremes, jnp.bincount(n, length=5), jnp.where(jnp.isfinite(most), most, 0), weight / whole
+
+
+def integers(x: Any, y: Any) -> Any:
+    word = x.astype(jnp.uint32) * jnp.uint32(0x45D9F3B)
+    word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)
+    signs = y // 3, y % 3, -y // 4, lax.rem(y, 4), jnp.right_shift(y, 1), jnp.gcd(y, 12), *jnp.divmod(y, -5), ~y, (y & 7) | 8
+    return word, lax.population_count(x), lax.clz(x), y.astype(jnp.int8) * 100, jnp.packbits(y > 0, axis=-1), *signs
+
+
+def derivatives(x: Any, w: Any) -> Any:
+    def function(v: Any) -> Any:
+        return jnp.tanh(w @ v) * v.sum()
+
+    curved = jax.vmap(jax.hessian(lambda v: (jnp.sin(v) ** 2 * v[::-1]).sum()))(x)
+    return jax.vmap(jax.jacrev(function))(x), curved, jax.jvp(function, (x[0],), (jnp.ones_like(x[0]),))
+
+
+def sampled(scores: Any, key: Any) -> Any:
+    order = jnp.argsort(-scores, axis=-1)
+    ranked = jnp.take_along_axis(scores, order, -1)
+    chances = jax.nn.softmax(ranked, -1)
+    kept = jnp.cumsum(chances, -1) - chances < 0.8
+    choice = jnp.argmax(jnp.where(kept, ranked, -jnp.inf) + jax.random.gumbel(key, ranked.shape), -1)
+    return jnp.take_along_axis(order, choice[:, None], -1)[:, 0], kept.sum(-1)
+
+
+def halves(x: Any, y: Any) -> Any:
+    """Sizes in arithmetic."""
+    b, t = x.shape
+    pairs = x[:, : 2 * (t // 2)].reshape(b, t // 2, 2).max(-1)
+    joined = jnp.concatenate([x.ravel(), y.ravel()]), jnp.stack([x, x], 1).reshape(2 * b, t), jnp.tile(x, (2, 3))
+    return pairs, *joined, x / t, jnp.kron(x, jnp.array([[1.0, 2.0]])), jnp.arange(b * t).reshape(b, t) % 7, jnp.meshgrid(x[0], y[:, 0])
+
+
+def nested(n: Any, x: Any) -> Any:
+    rows = jax.vmap(lambda row: lax.cond(row.sum() > 0, jnp.sin, lambda v: v * 0 - 1, row))(x)
+    turns = lax.fori_loop(0, n + 2, lambda k, v: lax.cond(k % 2 == 0, lambda u: u + k, lambda u: u * 0.5, v), x)
+    inner = lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, lax.fori_loop(0, c[0], lambda j, u: u + j, c[1])), (0, x))
+    return rows, turns, inner[1], lax.map(lambda row: jnp.cumsum(row)[-1] * n, x)
+
+
 PROGRAMS: dict[str, tuple[Any, ...]] = {
     "scan": (rnn, (("b", "t", 8), F), ((8, 16), F), ((16, 16), F), (("t", 16), F)),
     "attention": (attention, *[(("b", "t", 8), F)] * 3),
@@ -179,11 +277,20 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "waves": (waves, (("b", 4), jnp.complex64), (("b", 5), F)),
     "placed": (placed, (("b + 3", 4), jnp.complex64), (("b + 3", 4), jnp.complex64)),
     "turning": (turning, (("t", "b"), jnp.complex64), ((), jnp.int32)),
+    "lengths of rows": (lengths_of_rows, (("b", "t", 3), F), (("b",), jnp.int32), ((9, 24), F)),
+    "rotary": (rotary, (("b", "t", 4, 6), F), (("b", "t", 2, 6), F), (("b", "t"), jnp.int32)),
+    "alignments": (alignments, (("b", "t + 1", 6), F), (("b", "t"), jnp.int32)),
+    "segments": (of_segments, (("b", "t"), F), (("b",), jnp.int32), (("b", 4), F), (("t",), jnp.int32)),
+    "integers": (integers, (("b", "t"), jnp.int32), (("b", "t"), jnp.int32)),
+    "derivatives": (derivatives, (("b", "t"), F), (("t", "t"), F)),
+    "sampled": (sampled, (("b", "t"), F), WORDS),
+    "halves": (halves, (("b", "t"), F), (("t", "b"), F)),
+    "nested": (nested, ((), jnp.int32), (("b", "t"), F)),
     "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
 }
 
 
-LONG = ("attention", "strided", "solved")
+LONG = ("attention", "strided", "solved", "lengths of rows", "rotary", "segments", "derivatives", "sampled", "nested")
 
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in PROGRAMS])
