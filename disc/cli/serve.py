@@ -66,6 +66,8 @@ def serve_command(
     for path in paths:
         if not path.exists():
             raise ConfigurationError(f"{path}: there is no such file or folder{hint(path)}")
+        if path.is_file() and hint(path):
+            raise ConfigurationError(f"{path} is no artifact{hint(path)}")
     settings = read_settings(config) if config is not None else ServerSettings()
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     flags = {

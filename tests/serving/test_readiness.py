@@ -135,6 +135,10 @@ def test_what_cannot_be_served_is_said_and_ends_the_command(tmp_path: Path) -> N
     assert "hugging is a folder of Hugging Face: compile it first, disc compile hf:" in done.stderr
     for given in ("hf:bert", "encoder:block"):
         assert re.search(rf"{given}: there is no such file or folder; disc compile {given} .*makes an artifact of it", serve(given).stderr)
+    (tmp_path / "model.onnx").write_bytes(bytes(64))
+    assert re.search(
+        r"model\.onnx is no artifact; disc compile \S+model\.onnx makes an artifact of it", serve(str(tmp_path / "model.onnx")).stderr
+    )
     place(tmp_path / "models", "broken", b"nothing")
     done = serve(str(tmp_path / "models"))
     assert done.returncode == 1 and "model 'broken' cannot be served" in done.stderr and "Traceback" not in done.stderr
