@@ -23,7 +23,7 @@ MINIMUM = (sympy.Min, torch_sympy.Min)
 MAXIMUM = (sympy.Max, torch_sympy.Max)
 FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
 MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
-ROUNDING = (torch_sympy.FloorToInt, torch_sympy.CeilToInt, torch_sympy.TruncToInt)
+ROUNDING = (torch_sympy.FloorToInt, torch_sympy.CeilToInt, torch_sympy.TruncToInt, torch_sympy.RoundToInt)
 EXACT = 1 << 10  # a factor k / d with k, d up to this gives the same integer in exact arithmetic as in f64, for sizes below 2**42
 
 
@@ -126,11 +126,13 @@ def _function_name(size: sympy.Expr) -> str:
 
 
 def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
-    """`math.floor`, `math.ceil` or `int` of a fraction of sizes as an integer division.
+    """`math.floor`, `math.ceil`, `int` or `round` of a fraction of sizes as an integer division.
 
     Raises: SymbolError where rounding of the float decides (a factor such as 0.7), and for `int` of what may be negative.
     """
     try:
+        if isinstance(size, torch_sympy.RoundToInt):
+            return _nearest(*_fraction(_sympy(size.args[0])))
         total, divisor = _rounded_product(size) or _fraction(_sympy(size.args[0]))
     except _Rounded:
         raise SymbolError(f"the size expression {size} has no integer form") from None
@@ -139,6 +141,18 @@ def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
     if isinstance(size, torch_sympy.CeilToInt):
         total = total + divisor - 1
     return _sympy(sympy.sympify(torch_sympy.FloorDiv(total, sympy.Integer(divisor))))
+
+
+def _nearest(total: sympy.Expr, divisor: int) -> sympy.Expr:
+    """total / divisor rounded to the nearest integer; of two that are as near, to the even one. As an f64, what lies halfway between two
+    integers is as exact as an integer (`_fraction`)."""
+    twice, whole = 2 * total + divisor, sympy.Integer(2 * divisor)
+    nearest = _sympy(sympy.sympify(torch_sympy.FloorDiv(twice, whole)))
+    if divisor % 2:
+        return nearest
+    is_between = _sympy(sympy.sympify(torch_sympy.Min(sympy.Integer(1), torch_sympy.PythonMod(twice, whole))))
+    is_odd = _sympy(sympy.sympify(torch_sympy.PythonMod(nearest, sympy.Integer(2))))
+    return nearest - (1 - is_between) * is_odd
 
 
 def _rounded_product(size: sympy.Expr) -> tuple[sympy.Expr, int] | None:

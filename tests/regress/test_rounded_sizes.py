@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._sympy import functions as torch_sympy
 
 import disc
-from disc.frontend.symbols import to_text
+from disc.frontend.symbols import to_size, to_text
 from disc.shapes import parse_dim
 
 
@@ -35,6 +35,8 @@ SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ceil of a difference over 3": lambda x: x[:, : math.ceil((x.shape[1] - 0.5) / 3)] * 2,
     "ceil of a sum": lambda x: x[:, : math.ceil((x.shape[1] * 0.75 + 1) / 4)] * 2,
     "floor": lambda x: x[:, : math.floor(x.shape[1] * 0.5 + 0.25)] * 2,
+    "round of a half": lambda x: x[:, : round(x.shape[1] * 0.5)] * 2,
+    "round of a sixth": lambda x: x[:, : round(x.shape[1] / 6 + 0.5)] * 2,
 }
 
 
@@ -44,6 +46,15 @@ def test_sizes_that_floats_round(name: str) -> None:
     compiled = disc.compile(model, (torch.randn(4, 20),), options=disc.Options(cache=False))
     for x in (torch.randn(batch, length) for batch in (4, 7) for length in (18, 21, 22, 23, 47, 64)):
         torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 4, 6, 7, 10, 64, 100])
+def test_rounding_is_that_of_python(divisor: int) -> None:
+    n = sympy.Symbol("n", integer=True, nonnegative=True)
+    rounded = sympy.sympify(torch_sympy.RoundToInt(torch_sympy.IntTrueDiv(n, sympy.Integer(divisor))))
+    dim = parse_dim(to_text(to_size(rounded)))
+    for size in (*range(1100), *range(2**41 - 300, 2**41), *(10**6 * divisor + divisor // 2 + shift for shift in (-1, 0, 1))):
+        assert dim.evaluate({"n": size}) == round(size / divisor), size
 
 
 @pytest.mark.parametrize("kind", [sympy.Min, sympy.Max, torch_sympy.Min, torch_sympy.Max])
