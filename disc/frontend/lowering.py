@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType
 from typing import cast
 
 import sympy
@@ -30,6 +31,7 @@ from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.effect_tokens import CHECKS
 from disc.frontend.examples import weight_problem
+from disc.frontend.folded_numbers import folded_reason
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location, user_line
 from disc.frontend.op_builder import (
@@ -160,6 +162,11 @@ def warn_of_lost_assertions(graph: fx.Graph) -> None:
             warn(f"{what} is dropped by PyTorch's export: the compiled program does not check it")
 
 
+def _op_name(node: fx.Node) -> str:
+    """ "aten.add.Tensor", "trunc" of Python's own."""
+    return node.target.__name__ if isinstance(node.target, BuiltinFunctionType) else str(node.target)
+
+
 def lower_or_refuse(
     source: GraphSource, context: ir.Context, known: Mapping[fx.Node, UnsupportedOp]
 ) -> LoweredGraph | dict[fx.Node, UnsupportedOp]:
@@ -169,6 +176,9 @@ def lower_or_refuse(
 
     Raises: UnsupportedOpError for what is no node's fault; CompilerBug.
     """
+    folded = [(node, reason) for node in source.graph.nodes if (reason := folded_reason(node)) is not None]
+    if folded:  # sizes of other nodes are made of it, so that nothing of the graph can be compiled
+        raise UnsupportedOpError([UnsupportedOp(_op_name(node), reason, line_text(node)) for node, reason in folded])
     with context, ir.Location.unknown():
         lowering = _Lowering(source, tolerant=True)
         for node, reason in known.items():
@@ -418,6 +428,8 @@ class _Lowering:
         if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
             if node.target in data_sizes.NUMBERS:
                 self._emit_number(emitter, node)
+            elif (reason := folded_reason(node)) is not None:
+                self._refuse(node, reason)
             return
         if node.target is operator.getitem:
             self._emit_getitem(node)
@@ -561,7 +573,7 @@ class _Lowering:
         return emitter.op(name, [result.value], known, result.dtype)
 
     def _refuse(self, node: fx.Node, reason: str) -> None:
-        name = f"input {node.name}" if node.op == "placeholder" else str(node.target)
+        name = f"input {node.name}" if node.op == "placeholder" else _op_name(node)
         self.refuse(node, UnsupportedOp(name, reason, line_text(node)))
 
     def refuse(self, node: fx.Node, reason: UnsupportedOp) -> None:
