@@ -29,6 +29,7 @@ from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 from disc.frontend import dense_views
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
+from disc.frontend.folded_numbers import reason_of, watched
 from disc.frontend.known_decisions import weakened
 from disc.frontend.locations import ONNX, TORCH, frame_text, line_text
 from disc.frontend.symbols import SymbolError, to_text
@@ -105,6 +106,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.recorded: list[Found] = []
+        self._joined: set[sympy.Expr] = set()
         self._saved: list[tuple[type, str, Callable[..., object]]] = []
 
     def __enter__(self) -> Recorder:
@@ -113,6 +115,8 @@ class Recorder:
                 self._replace(kind, name, lambda real, sign=sign: self._comparison(real, sign))
         for name, sign in _EXTREMES.items():
             self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
+        for name, watch in watched(self._joined).items():
+            self._replace(torch.SymFloat, name, watch)
         self._replace(torch.SymBool, "__bool__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
         self._replace(ShapeEnv, "_get_user_frame", lambda _: _user_frame)
@@ -158,10 +162,17 @@ class Recorder:
             expression = value.node.expr
             answer = real(value)
             if (frame := _own_code()) is not None:
-                self._record(lambda: condition_of(expression), bool(answer), frame, str(expression))
+                self._record(lambda: self._condition(expression), bool(answer), frame, str(expression))
             return answer
 
         return truth
+
+    def _condition(self, expression: sympy.Basic) -> Condition:
+        """Raises: SymbolError, also where Python compares another float."""
+        joined = next((each for each in self._joined if expression.has(each)), None)
+        if joined is not None:
+            raise SymbolError(reason_of(joined))
+        return condition_of(expression)
 
     def _record(self, condition: Callable[[], Condition], answer: bool, frame: FrameType, text: str) -> None:
         place = frame_text(frame.f_code.co_filename, frame.f_lineno)

@@ -74,6 +74,16 @@ def test_constants_that_are_joined_are_refused(name: str) -> None:
             assert compiled(torch.randn(size)).shape == function(torch.randn(size)).shape
 
 
+@pytest.mark.parametrize(
+    "branch",
+    [lambda n: n * 0.1 * 10 == 7, lambda n: 10 * (0.1 * n) >= 21, lambda n: (n + 0.1) - 0.1 < 7, lambda n: 0.1 + n * 1.0 + 0.9 > n + 1],
+)
+def test_branches_on_constants_that_are_joined_are_refused(branch: Callable[[float], bool]) -> None:
+    model = Model(lambda x: x + 1 if branch(x.shape[0]) else x - 1)
+    with pytest.raises(UnsupportedOpError, match="rounded in another way than the steps"):
+        disc.compile(model, (torch.randn(20),), options=disc.Options(cache=False))
+
+
 def test_constants_that_are_joined_exactly_compile() -> None:
     model = Model(lambda x: x[: int(0.5 * (x.shape[0] * 0.25) + 0.5 - 0.25)] * 2)
     compiled = disc.compile(model, (torch.randn(20),), options=disc.Options(cache=False))
