@@ -116,7 +116,7 @@ def _measured(compile_with: CompileWith, program: InputProgram) -> Iterator[Inpu
     for rows in SIZES:
         inputs = tuple(torch.randn(rows, WIDTH) for _ in range(program.count))
         out = {limit: exe(*inputs) for limit, exe in made.items()}
-        seconds = dict.fromkeys(LIMITS, math.inf)
+        seconds: dict[int, float] = dict.fromkeys(LIMITS, math.inf)
         for limit in (*LIMITS, *LIMITS[::-1]):  # a second time in the other order, against drifts of the machine
             seconds[limit] = min(seconds[limit], time_call(partial(made[limit], *inputs, out=out[limit])))
         yield InputRecord(program.name, program.kind, rows, seconds)
