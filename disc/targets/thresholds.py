@@ -309,8 +309,10 @@ class GraphThresholds:
 
 @dataclass(frozen=True)
 class InputLimits:
-    """How many values a fusion of each kind reads from memory, at most (F_max of Dali, paper 004 §2.2); those of one element are not
-    counted. `disc tune` measures them for this machine."""
+    """F_max of Dali (paper 004 §2.2); `disc tune` measures it for this machine.
+
+    loop, stitch, compute, attention: values that a fusion of the kind reads from memory, at most; those of one element are not counted.
+    """
 
     loop: int
     stitch: int
