@@ -49,6 +49,7 @@ def tune_command(
     from disc.speculation.sizes import coarse_points, fine_points
     from disc.speculation.tree import write_tree
     from disc.speculation.tune import forget, tune
+    from disc.targets.x86_thresholds import CPU
 
     folder = read_environment().cache_dir
     inputs = folder / "tune" / STORE
@@ -68,7 +69,7 @@ def tune_command(
         tuned = tune(folder / "tune", *sizes, measure, ruled=ruled_points(counts), until=until, progress=progress)
     if tuned is None:
         raise DiscError(TIME_RAN_OUT)
-    limits = fit_inputs(measured_inputs(inputs))
+    limits = fit_inputs(measured_inputs(inputs), CPU.fusion.most_inputs)
     limits_path = write_limits(folder, limits)
     path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted
     if as_json:

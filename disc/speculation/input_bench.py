@@ -56,9 +56,9 @@ def _epilogue(inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def _attention(inputs: tuple[Tensor, ...]) -> Tensor:
-    query, *biases = (each.reshape(-1, HEADS, WIDTH // HEADS).transpose(0, 1) for each in inputs)
-    scores = query @ query.transpose(1, 2) * 0.1 + _total(tuple(bias[..., :1] for bias in biases))
-    return F.softmax(scores, -1) @ query
+    query, key, value, *biases = (each.reshape(-1, HEADS, WIDTH // HEADS).transpose(0, 1) for each in inputs)
+    scores = query @ key.transpose(1, 2) * 0.1 + _total(tuple(bias[..., :1] for bias in biases))
+    return F.softmax(scores, -1) @ value
 
 
 @dataclass(frozen=True)

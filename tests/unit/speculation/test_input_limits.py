@@ -18,12 +18,14 @@ def made_up(kind: str, seconds: dict[int, float]) -> list[InputRecord]:
     return [InputRecord(kind, kind, rows, {limit: each * rows for limit, each in seconds.items()}) for rows in (1, 100)]
 
 
-def test_the_least_of_the_best_is_chosen() -> None:
-    records = [each for kind in KINDS for each in made_up(kind, {6: 1.5, 12: 1.005, 24: 1.0, 48: 1.3})]
-    assert fit_inputs(records) == InputLimits(12, 12, 12, 12)
-    assert relative_times(records, "loop")[6] == pytest.approx(1.5)
-    others = [each for each in records if each.kind != "stitch"] + made_up("stitch", {6: 1.0, 12: 1.2, 24: 2.0, 48: 1.0})
-    assert fit_inputs(others) == InputLimits(loop=12, stitch=6, compute=12, attention=12)
+def test_of_the_best_the_nearest_to_the_usual_is_chosen() -> None:
+    usual = InputLimits(12, 12, 12, 12)
+    records = [each for kind in KINDS for each in made_up(kind, {6: 1.015, 12: 1.3, 24: 1.0, 48: 1.01})]
+    assert fit_inputs(records, usual) == InputLimits(24, 24, 24, 24)  # of 6 and 24, which are as far, the larger
+    assert fit_inputs(records, InputLimits(7, 12, 40, 12)) == InputLimits(6, 24, 48, 24)
+    assert relative_times(records, "loop")[12] == pytest.approx(1.3)
+    others = [each for each in records if each.kind != "stitch"] + made_up("stitch", {6: 1.0, 12: 1.03, 24: 2.0, 48: 1.1})
+    assert fit_inputs(others, usual) == InputLimits(loop=24, stitch=6, compute=24, attention=24)
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:
