@@ -57,7 +57,7 @@ MODELS: dict[str, Callable[[], Packing]] = {
     "rnn": lambda: Packing(nn.RNN, nonlinearity="relu", bias=False, batch_first=False),
     "rnn, sorted": lambda: Packing(nn.RNN, bidirectional=True, sorted=True),
 }
-LONG = {"lstm, projected", "gru, sorted", "rnn", "rnn, sorted"}
+LONG = {"lstm", "lstm, projected", "gru, sorted", "rnn", "rnn, sorted"}
 NAMES = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in MODELS]
 
 
