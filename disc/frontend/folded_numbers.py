@@ -31,10 +31,9 @@ def folded_reason(node: fx.Node) -> str | None:
     """What a node that rounds a float relies on and Python does not compute, None where there is nothing."""
     if node.target not in ROUNDERS or not isinstance(node.meta.get("val"), torch.SymInt):
         return None
-    for each in _floats_behind(node):
-        if each.target in _ARITHMETIC and _is_joined(
-            each.target, [_expression(argument) for argument in each.args], result := _expression(each)
-        ):
+    for each in (each for each in _floats_behind(node) if each.target in _ARITHMETIC):
+        result = _expression(each)
+        if _is_joined(each.target, [_expression(argument) for argument in each.args], result):
             return reason_of(result)
     return None
 
