@@ -19,6 +19,7 @@ from disc.artifact.output import writing
 from disc.ral.executable import Executable
 from disc.speculation.bench import time_call
 from disc.speculation.inputs import KINDS, InputRecord, read_inputs
+from disc.speculation.records import make_ready
 from disc.targets.thresholds import InputLimits
 
 LIMITS = (4, 6, 8, 12, 16, 24, 48)
@@ -85,12 +86,11 @@ def measure_inputs(compile_with: CompileWith, store: Path) -> Iterator[InputReco
 
     Raises OutputError when they cannot be kept, and what `compile_with` raises.
     """
+    make_ready(store)
     for program in missing_programs(store):
         records = list(_measured(compile_with, program))
-        with writing(store):
-            store.parent.mkdir(parents=True, exist_ok=True)
-            with store.open("a") as file:
-                file.write("".join(f"{json.dumps(asdict(record))}\n" for record in records))
+        with writing(store), store.open("a") as file:
+            file.write("".join(f"{json.dumps(asdict(record))}\n" for record in records))
         yield from records
 
 

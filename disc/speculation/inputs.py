@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from disc.artifact.output import whole_file, writing
-from disc.errors import warn
+from disc.speculation.kept import keep, read_kept
+from disc.speculation.records import whole_lines
 from disc.targets.thresholds import InputLimits
 
 STORE, FILE = "inputs.jsonl", "inputs.json"  # what was measured, in the folder of a run; the limits, in the cache folder
@@ -32,9 +32,7 @@ class InputRecord:
 
 def read_inputs(store: Path) -> list[InputRecord]:
     """What a file holds of records, [] for one that is not there."""
-    if not store.exists():
-        return []
-    records = [json.loads(line) for line in store.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    records = [json.loads(line) for line in whole_lines(store)] if store.exists() else []
     return [InputRecord(**{**record, "seconds": {int(limit): each for limit, each in record["seconds"].items()}}) for record in records]
 
 
@@ -57,25 +55,20 @@ def fit_inputs(records: Sequence[InputRecord], usual: InputLimits) -> InputLimit
 
 def write_limits(folder: Path, limits: InputLimits) -> Path:
     """Keeps them in the folder; programs compiled for CPUs from now on are fused by those of the cache folder. Raises OutputError."""
-    path = folder / FILE
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:  # compiles read it at any time
-        file.write(f"{json.dumps(asdict(limits))}\n".encode())
-    return path
+    return keep(folder / FILE, json.dumps(asdict(limits)))
 
 
 def find_limits(folder: Path) -> InputLimits | None:
     """Those that `disc tune` found on this machine, None where it did not run."""
-    path = folder / FILE
+    return read_kept(folder / FILE, _read_limits, "limits of inputs")
+
+
+def _read_limits(text: str) -> InputLimits:
+    """Raises ValueError for a text that is none of `write_limits`."""
     try:
-        limits = InputLimits(**json.loads(path.read_text()))
-        if not all(isinstance(each, int) and each > 1 for each in asdict(limits).values()):
-            raise ValueError("a limit is no number above 1")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        warn(f"the limits of inputs of disc tune in '{path}' cannot be read, those that come with disc are taken: {reason}")
-        return None
+        limits = InputLimits(**json.loads(text))
+    except TypeError as error:
+        raise ValueError(error) from error
+    if not all(isinstance(each, int) and each > 1 for each in asdict(limits).values()):
+        raise ValueError("a limit is no number above 1")
     return limits

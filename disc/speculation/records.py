@@ -34,19 +34,28 @@ def read_record(line: str) -> Record:
 
 
 def resume(store: Path) -> set[Point]:
-    """The sizes that `store` holds. Makes it ready for more: its folder is there, and the part of a line that was being written is gone.
+    """The sizes that `store` holds. Makes it ready for more. Raises OutputError."""
+    make_ready(store)
+    return {record.point for record in read_records(store)}
+
+
+def make_ready(store: Path) -> None:
+    """Makes a file of records ready for more: its folder is there, and the part of a line that was being written is gone.
 
     Raises OutputError.
     """
     with writing(store):
         store.parent.mkdir(parents=True, exist_ok=True)
         store.touch()
-    known = {record.point for record in read_records(store)}
-    whole, newline, _ = store.read_text().rpartition("\n")
-    store.write_text(whole + newline)
-    return known
+        whole, newline, _ = store.read_text().rpartition("\n")
+        store.write_text(whole + newline)
 
 
 def read_records(store: Path) -> list[Record]:
-    """All whole lines of a file of records: the last one may have been cut off."""
-    return [read_record(line) for line in store.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    """All of a file of records."""
+    return [read_record(line) for line in whole_lines(store)]
+
+
+def whole_lines(store: Path) -> list[str]:
+    """The lines of a file of records: the last one may have been cut off."""
+    return [line for line in store.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -13,8 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
-from disc.artifact.output import whole_file, writing
-from disc.errors import warn
+from disc.speculation.kept import keep, read_kept
 from disc.speculation.schedules import FAMILY, FEATURES, Schedule
 
 PACKAGED = Path(__file__).parent / "data" / "x86.json"  # the tree that comes with disc
@@ -132,12 +131,7 @@ def write_tree(folder: Path, tree: Tree) -> Path:
 
     Raises OutputError.
     """
-    path = tree_path(folder)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:  # compiles read it at any time
-        file.write(f"{tree.to_json()}\n".encode())
-    return path
+    return keep(tree_path(folder), tree.to_json())
 
 
 def packaged_tree() -> Tree:
@@ -147,12 +141,4 @@ def packaged_tree() -> Tree:
 
 def find_tree(folder: Path) -> Tree:
     """The tree that `disc tune` made for this machine, kept in `folder`, or the one that comes with disc."""
-    own = tree_path(folder)
-    try:
-        return read_tree(own.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return packaged_tree()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        warn(f"the schedules of disc tune in '{own}' cannot be read, those that come with disc are taken: {reason}")
-        return packaged_tree()
+    return read_kept(tree_path(folder), read_tree, "schedules") or packaged_tree()

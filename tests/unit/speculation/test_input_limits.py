@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
 from disc.errors import DiscWarning
-from disc.speculation.inputs import FILE, KINDS, InputRecord, find_limits, fit_inputs, relative_times, write_limits
+from disc.speculation import input_bench
+from disc.speculation.inputs import FILE, KINDS, STORE, InputRecord, find_limits, fit_inputs, relative_times, write_limits
 from disc.targets.thresholds import InputLimits
 from disc.targets.x86 import read_target
 
@@ -49,3 +52,32 @@ def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.warns(DiscWarning, match="limits of inputs"):
         assert find_limits(tmp_path) is None
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part of a line that was being written is gone; a program that is whole is not measured again."""
+
+    class Program:
+        threads = 0
+
+        def __call__(self, *inputs: object, out: object = None) -> object:
+            return inputs
+
+    counted: list[nn.Module] = []
+
+    def compiled(model: nn.Module, *_: object) -> Any:
+        counted.append(model)
+        return Program()
+
+    store, programs = tmp_path / "tune" / STORE, input_bench.PROGRAMS[:2]
+    monkeypatch.setattr(input_bench, "PROGRAMS", programs[:1])
+    monkeypatch.setattr(input_bench, "SIZES", (1,))
+    monkeypatch.setattr(input_bench, "time_call", lambda call: 1.0)
+    assert [record.program for record in input_bench.measure_inputs(compiled, store)] == [programs[0].name]
+    whole = store.read_text()
+    store.write_text(whole + whole[:20])
+    monkeypatch.setattr(input_bench, "PROGRAMS", programs)
+    assert input_bench.missing_programs(store) == [programs[1]]
+    assert [record.program for record in input_bench.measure_inputs(compiled, store)] == [programs[1].name]
+    assert [record.program for record in input_bench.measured_inputs(store)] == [program.name for program in programs]
+    assert len(counted) == 2 * len(input_bench.LIMITS)
