@@ -1,5 +1,6 @@
 """LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And
-functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, before a table of decompositions is asked.
+functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, before a table of decompositions is asked; and what
+`torch.func` would do to sizes.
 
 PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
 frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
@@ -16,6 +17,7 @@ from torch._C import DispatchKey
 from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
 
+from disc.frontend import transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
 from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
@@ -54,4 +56,4 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
 
 def forms() -> AbstractContextManager[None]:
     """The ops are the forms. What traces holds a lock meanwhile."""
-    return python_kernels({(op, key): form for op, form in FORMS.items() for key in KEYS})
+    return python_kernels({**{(op, key): form for op, form in FORMS.items() for key in KEYS}, **transform_forms.FORMS})

@@ -66,7 +66,7 @@ def test_steps_are_those_of_eager(name: str, executables: list[Executable]) -> N
         torch.testing.assert_close(ours, expected, rtol=2e-3, atol=2e-5)
     statistics = dynamo.statistics()
     assert not statistics.eager and not statistics.failed and not statistics.refused_calls
-    assert len(executables) == training.graphs and not any(each.stats()["copied_bytes"] for each in executables)
+    assert len(executables) == 2 and not any(each.stats()["copied_bytes"] for each in executables)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])

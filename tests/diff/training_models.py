@@ -107,14 +107,12 @@ class Forces(nn.Module):
 
 @dataclass(frozen=True)
 class Training:
-    """inputs: (batch, length) → the two arguments of `make()`, whose result is a loss; sizes: of the steps; long: takes some 10 s;
-    graphs: that PyTorch makes (under `torch.func.grad` it fixes the sizes)."""
+    """inputs: (batch, length) → the two arguments of `make()`, whose result is a loss; sizes: of the steps; long: takes some 10 s."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int, int], tuple[Tensor, Tensor]]
     sizes: tuple[tuple[int, int], ...]
     long: bool = False
-    graphs: int = 2
 
 
 def _images(channels: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
@@ -131,5 +129,5 @@ TRAININGS = {
     "transformer": Training(Transformer, _words, ((2, 5), (3, 7), (5, 4), (2, 16)), long=True),
     "mlstm": Training(MultiplicativeLstm, _words, ((2, 3), (5, 3), (3, 3)), long=True),
     "lstm": Training(LstmClassifier, lambda b, n: (torch.randint(WORDS, (b, n)), torch.randint(CLASSES, (b,))), ((2, 4), (3, 6), (5, 3))),
-    "forces": Training(Forces, lambda b, n: (torch.randn(b, n, 3), torch.randn(b)), ((2, 5), (3, 4)), graphs=4),
+    "forces": Training(Forces, lambda b, n: (torch.randn(b, n, 3), torch.randn(b)), ((2, 5), (3, 4))),
 }  # fmt: skip
