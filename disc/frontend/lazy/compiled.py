@@ -139,10 +139,10 @@ class _Tracing:
             raise NotCompiledError("an input is a conjugate or a negative view")
 
     def _is_static(self, number: int) -> bool:
-        """Weights, their gradients, and tensors that are there from trace to trace have one size."""
+        """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves made anew may have others."""
         tensor, segment = self.tensors[number], self.segment
         always = number in segment.written or number in segment.kept or number in self.run.gradients.values()
-        return always or (tensor.requires_grad and tensor.is_leaf)
+        return always or (tensor.requires_grad and tensor.is_leaf and number not in segment.varied)
 
     def _fake(self, number: int) -> torch.Tensor:
         real = self.tensors[number]
@@ -191,6 +191,8 @@ class _Tracing:
         self.freed = frozenset(number for number in live if facts[number].requires_grad and number in freed)
         kept = [number for number in live if facts[number].requires_grad and number not in freed]
         self.differentiable = bool(kept)
+        if any(facts[number].is_leaf for number in kept):
+            raise NotCompiledError("the trace ends within a function that is differentiated")
         if kept:
             if any(step.func is BACKWARD for step in self.steps):
                 raise NotCompiledError(f"gradients of a value made at {makers[kept[0]][1].line} may be asked for after backward()")

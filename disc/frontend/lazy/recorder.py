@@ -147,6 +147,14 @@ class Recorder(TorchFunctionMode):
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
 
+    def records(self) -> bool:
+        """Whether a call that is made now would be recorded."""
+        return self.follower.active and not self.follower.stopped and not self.busy and not torch._C._are_functorch_transforms_active()
+
+    def called(self, func: Callable[..., Any], *args: Any) -> Any:
+        """A call of a function that PyTorch does not hand over, as one of those that it does."""
+        return self._called(func, args, {}, True)
+
     def run_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function that PyTorch does not hand over, which may read anything."""
         with self._lock, DisableTorchFunction():

@@ -17,6 +17,7 @@ from torch._dynamo import eval_frame
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.frontend.lazy.transforms import grad_and_value
 from disc.ral._ral import has_handle, replace_handler
 from disc.ral.executable import Executable
 
@@ -52,6 +53,9 @@ def take_over(active: Active) -> None:
     apply = vars(torch.autograd.Function)["apply"].__func__
     if not _is_ours(apply):
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
+    gradient = torch._functorch.eager_transforms.grad_and_value_impl
+    if not _is_ours(gradient):
+        torch._functorch.eager_transforms.grad_and_value_impl = _noted(grad_and_value(gradient, active))
     group = torch._C._group_tensors_by_device_and_dtype
     if not _is_ours(group):
         torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))

@@ -1,0 +1,110 @@
+"""`torch.func.grad` and `grad_and_value` of recorded programs, by autograd: the levels of PyTorch's transforms hold tensors with values, so
+that what comes before, and what is in them, could not be one program with what comes after."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.eager_transforms import _slice_argnums
+from torch.utils import _pytree as pytree
+
+from disc.frontend.lazy.recorder import Recorder
+
+
+class _NotByAutogradError(Exception):
+    pass
+
+
+def grad_and_value(original: Callable[..., Any], active: Callable[[], Recorder | None]) -> Callable[..., Any]:
+    """In the place of PyTorch's own."""
+
+    @functools.wraps(original)
+    def taken(func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = active()
+        if recorder is None or not recorder.records():
+            return original(func, argnums, has_aux, args, kwargs)
+        try:
+            return _recorded(recorder, func, argnums, has_aux, args, kwargs)
+        except Exception:
+            # An error of the function, which is raised then; or what autograd refuses and PyTorch's transform takes.
+            recorder.settle()
+            return original(func, argnums, has_aux, args, kwargs)
+
+    return taken
+
+
+def _recorded(
+    recorder: Recorder, func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    outer = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves, spec = pytree.tree_flatten(_slice_argnums(args, argnums, as_tuple=False))
+        variables = [_within(each, outer, recorder) for each in leaves]
+        output = func(*_replaced(args, argnums, pytree.tree_unflatten(variables, spec)), **kwargs)
+        if has_aux and not (isinstance(output, tuple) and len(output) == 2):
+            raise _NotByAutogradError
+        value, aux = output if has_aux else (output, None)
+        if not isinstance(value, torch.Tensor) or value.dim() != 0:
+            raise _NotByAutogradError
+        gradients = _gradients(value, variables)
+        freed = functools.partial(_outside, variables=variables, outer=outer, recorder=recorder)
+        gradient = pytree.tree_unflatten([freed(each) for each in gradients], spec)
+        value, aux = pytree.tree_map(lambda each: each if _is_from_outside(each, variables) else freed(each), (value, aux))
+    return gradient, (value, aux) if has_aux else value
+
+
+def _gradients(value: torch.Tensor, variables: list[torch.Tensor]) -> list[torch.Tensor]:
+    if not value.requires_grad:
+        return [torch.zeros_like(each) for each in variables]
+    return list(torch.autograd.grad(value, variables, create_graph=True, allow_unused=True, materialize_grads=True))
+
+
+def _replaced(args: tuple[Any, ...], argnums: Any, given: Any) -> list[Any]:
+    """The arguments with `given` for those of these numbers: one, or as many."""
+    found = list(args)
+    for number, each in zip(argnums, given, strict=True) if isinstance(argnums, tuple) else [(argnums, given)]:
+        found[number] = each
+    return found
+
+
+def _within(x: Any, outer: bool, recorder: Recorder) -> torch.Tensor:
+    """The argument as the function sees it. Gradients of the result go on into it where they would without the transform."""
+    if not isinstance(x, torch.Tensor):
+        raise _NotByAutogradError
+    return x.view_as(x) if outer and x.requires_grad else recorder.called(_variable, x)
+
+
+def _is_from_outside(y: Any, variables: list[torch.Tensor]) -> bool:
+    """Whether it is a weight as it is."""
+    return isinstance(y, torch.Tensor) and y.requires_grad and y.is_leaf and not any(y is each for each in variables)
+
+
+def _outside(y: Any, variables: list[torch.Tensor], outer: bool, recorder: Recorder) -> Any:
+    """A result without the transform's own level."""
+    if not isinstance(y, torch.Tensor) or not y.requires_grad:
+        return y
+    return recorder.called(_freed, y, *variables) if outer else y.detach()
+
+
+def _variable(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_()
+
+
+def _freed(y: torch.Tensor, *variables: torch.Tensor) -> torch.Tensor:
+    """With gradients only if there are any but those of the variables: autograd tells."""
+    pending, seen = [y.grad_fn] if y.grad_fn is not None else [], set[object]()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        before = [each for each, _ in node.next_functions if each is not None]
+        if not before and not any(
+            getattr(node, "variable", None) is each for each in variables
+        ):  # a leaf, or what stands for it in a trace
+            return y.view_as(y)
+        pending += before
+    return y.detach()
