@@ -54,6 +54,7 @@ from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
 from disc.ral.custom_functions import registered_functions
 from disc.ral.executable import Executable, describe, load
+from disc.speculation.block_trees import find_trees
 from disc.speculation.inputs import find_limits
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
@@ -94,6 +95,8 @@ def open_session(target: str | Sequence[str] = "native", options: Options | None
     targets = tuple(dataclasses.replace(each, tf32=options.tf32 and each.gpu is not None) for each in select_targets(target))
     _check_options(targets, options)
     limits = find_limits(environment.cache_dir)
+    targets = tuple(each if each.gpu is None else dataclasses.replace(each, trees=find_trees(environment.cache_dir, each.gpu.architecture))
+                    for each in targets)  # fmt: skip
     targets = targets if limits is None else tuple(each if each.gpu is not None else each.reading(limits) for each in targets)
     return Session(targets, options, environment, tree or find_tree(environment.cache_dir), threads)
 

@@ -1,6 +1,6 @@
 """The schedules of products on a GPU: each is a kernel of its own, of which the tree of a product chooses one in every call.
 
-A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k and "+h2" for halves.
+A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k and "+h2" for halves; or "cublaslt".
 """
 
 from __future__ import annotations
@@ -55,8 +55,26 @@ class BlockSchedule:
         return f"blocks of {self.rows} x {self.columns}, {self.depth} of k, {self.warps} warps, {self.stages} stages{halves}{parts}"
 
 
-def read_schedule(text: str) -> BlockSchedule:
+@dataclass(frozen=True)
+class LibrarySchedule:
+    """A product by the GPU's own library, where a process has it and the kernel is a product with nothing, or a bias, behind it."""
+
+    def __str__(self) -> str:
+        return "cublaslt"
+
+    def describe(self) -> str:
+        """The text that `explain` shows."""
+        return "cuBLASLt"
+
+
+CUBLASLT = LibrarySchedule()
+ProductSchedule = BlockSchedule | LibrarySchedule
+
+
+def read_schedule(text: str) -> ProductSchedule:
     """The schedule of a text. Raises ValueError for a text that is none."""
+    if text == str(CUBLASLT):
+        return CUBLASLT
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no schedule of a GPU")

@@ -4,14 +4,15 @@ product, of attention also for each of some lengths of heads, in data/sm_90.json
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from disc.speculation.block_schedules import AttentionBlock, BlockSchedule, read_attention_block, read_schedule
-from disc.speculation.schedules import FEATURES
+from disc.speculation.block_schedules import CUBLASLT, AttentionBlock, BlockSchedule, ProductSchedule, read_attention_block, read_schedule
+from disc.speculation.kept import keep, read_kept
+from disc.speculation.schedules import LIBRARY, QUESTIONS
 from disc.speculation.tree import LEAF, DecisionTree
 
 DATA = Path(__file__).parent / "data"
@@ -44,8 +45,22 @@ class DeviceTree(DecisionTree[_Schedule]):
 
 
 @dataclass(frozen=True)
-class BlockTree(DeviceTree[BlockSchedule]):
-    """That of a product, over (M, N, K, batch, SMs)."""
+class BlockTree(DeviceTree[ProductSchedule]):
+    """That of a product, over (M, N, K, batch, SMs) and whether there is a library of products. A leaf with CUBLASLT lies where that was
+    asked, beside one for GPUs without."""
+
+    def choose(self, features: Sequence[int]) -> int:
+        """As of any tree; where the last feature is left out, there is no library."""
+        return super().choose((*features, 0)[: len(QUESTIONS)])
+
+    @property
+    def blocks(self) -> tuple[BlockSchedule, ...]:
+        """The schedules of disc's own kernels."""
+        return tuple(each for each in self.schedules if isinstance(each, BlockSchedule))
+
+    def without_library(self) -> BlockTree:
+        """The choices where there is no library."""
+        return self.prune({LIBRARY: 0}) if CUBLASLT in self.schedules else self
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ def _read(
         raise ValueError(f"this is no tree of schedules of a GPU: {error}") from error
     for place, (feature, threshold, left, right) in enumerate(nodes):
         good = 0 <= threshold < len(schedules) if feature == LEAF else place < left < len(nodes) and place < right < len(nodes)
-        if not good or feature >= len(FEATURES):
+        if not good or feature >= len(QUESTIONS):
             raise ValueError(f"node {place} of the tree of schedules points outside")
     if not nodes:
         raise ValueError("the tree of schedules is empty")
@@ -89,8 +104,42 @@ def one_schedule(schedule: BlockSchedule) -> BlockTree:
 def packaged_trees(architecture: int) -> Mapping[str, BlockTree]:
     """The trees for `sm_<architecture>` that come with disc, by the kind of product: one of KINDS, or of ALONG_K where that makes a
     difference."""
-    record = json.loads(tree_file(architecture).read_text())
+    return _trees(json.loads(tree_file(architecture).read_text()))
+
+
+@cache
+def product_trees(architecture: int, tuned: str) -> Mapping[str, BlockTree]:
+    """The same, with those of `tuned`, the text of `write_trees`, in place of the ones that come with disc."""
+    return {**packaged_trees(architecture), **(_trees(json.loads(tuned)) if tuned else {})}
+
+
+def _trees(record: Mapping[str, Any]) -> Mapping[str, BlockTree]:
     return {kind: replace(read_block_tree(record[kind]), measured=record.get("measured", "")) for kind in BASE if kind in record}
+
+
+def write_trees(folder: Path, architecture: int, trees: Mapping[str, BlockTree], gpu: str) -> Path:
+    """Keeps the trees that times on a GPU were fitted to; programs that are compiled from now on for its kind choose by those of the cache
+    folder. gpu: its product. Returns the file. Raises OutputError."""
+    record = {**{kind: tree.to_record() for kind, tree in trees.items()}, "measured": gpu}
+    return keep(tuned_file(folder, architecture), json.dumps(record, separators=(",", ":")))
+
+
+def find_trees(folder: Path, architecture: int) -> str:
+    """The text that `write_trees` has left in a folder; "" where there is none."""
+
+    def checked(text: str) -> str:
+        record = json.loads(text)
+        if not isinstance(record, dict):
+            raise ValueError("these are no trees of schedules of a GPU")
+        _trees(record)  # pyright: ignore[reportUnknownArgumentType]
+        return text.strip()
+
+    return read_kept(tuned_file(folder, architecture), checked, "schedules") or ""
+
+
+def tuned_file(folder: Path, architecture: int) -> Path:
+    """Where a folder keeps the trees for GPUs of an architecture."""
+    return folder / f"schedules-sm_{architecture}.json"
 
 
 @cache

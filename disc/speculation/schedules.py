@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 TILE_ROWS = 6  # rows of a tile, which the rows of a task are a multiple of
 FEATURES = ("m", "n", "k", "batch", "threads")
+LIBRARY = len(FEATURES)  # the number of a further question of trees of GPUs: whether there is a library of products, 1 or 0
+QUESTIONS = (*FEATURES, "library")  # the names of all of them
 # The arguments of a kernel that are its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a
 # time, how to prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
 SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")

@@ -28,7 +28,8 @@ class Target:
     registers: vector registers; macs: multiply-adds of a core per cycle, by element of the left operand as instructions
     take it ("f32", "f64", "bf16", "ui8": products of bytes summed in i32). thresholds: what its kernels decide by.
     gpu: of a target whose kernels run on one; the rest, but for the thresholds of the device, is then of the CPU that runs the host code.
-    tf32: its products of f32 round their operands to tf32.
+    tf32: its products of f32 round their operands to tf32. trees: the text of the trees of schedules that `disc tune` made for GPUs of its
+    kind (`speculation/block_trees.py`), "" where there are none.
     """
 
     device: str
@@ -43,6 +44,7 @@ class Target:
     native: bool = False
     gpu: Gpu | None = None
     tf32: bool = False
+    trees: str = ""
 
     @property
     def name(self) -> str:
@@ -83,4 +85,4 @@ class Target:
 
     def host(self) -> Target:
         """The CPU that runs the host code, as a target."""
-        return self if self.device == "cpu" else replace(self, device="cpu", features=(), gpu=None)
+        return self if self.device == "cpu" else replace(self, device="cpu", features=(), gpu=None, trees="")

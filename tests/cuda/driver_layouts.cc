@@ -55,7 +55,7 @@ static_assert(kIllegalAddress == int(CUDA_ERROR_ILLEGAL_ADDRESS) && kLaunchFaile
 static_assert(kMaxDynamicShared == int(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) && kNonBlocking == int(CU_STREAM_NON_BLOCKING) &&
               kWithoutTiming == int(CU_EVENT_DISABLE_TIMING) && kReleaseThreshold == int(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) &&
               kClusterDimension == int(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) && kPortable == int(CU_MEMHOSTALLOC_PORTABLE) &&
-              kMapped == int(CU_MEMHOSTALLOC_DEVICEMAP));
+              kMapped == int(CU_MEMHOSTALLOC_DEVICEMAP) && kRelaxed == int(CU_STREAM_CAPTURE_MODE_RELAXED));
 
 // The functions, as NVIDIA declares them: those whose names are macros there are the versions that the runtime asks for by name. Handles and
 // pointers are all pointers.
@@ -94,3 +94,7 @@ FITS(set_kernel_node, cuGraphExecKernelNodeSetParams);
 FITS(set_copy_node, cuGraphExecMemcpyNodeSetParams);
 FITS(set_fill_node, cuGraphExecMemsetNodeSetParams);
 FITS(launch_graph, cuGraphLaunch);
+FITS(begin_capture, cuStreamBeginCapture);
+FITS(end_capture, cuStreamEndCapture);
+FITS(add_graph_node, cuGraphAddChildGraphNode);
+FITS(set_graph_node, cuGraphExecChildGraphNodeSetParams);

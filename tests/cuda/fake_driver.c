@@ -42,7 +42,7 @@ typedef struct block {
   int32_t gpu, live, host;
 } block;
 
-typedef enum { LAUNCH, COPY, FILL, FREE, RECORD, GRAPH } kind;
+typedef enum { LAUNCH, COPY, FILL, FREE, RECORD, GRAPH, CALL } kind;
 
 typedef struct op {
   struct op* next;
@@ -50,6 +50,8 @@ typedef struct op {
   function* function;
   uint32_t grid[3];
   uint64_t* values;
+  int64_t words; /* of the values of a call */
+  void (*call)(const uint64_t*);
   address to, from;
   size_t bytes;
   int32_t value, width;
@@ -85,6 +87,7 @@ typedef struct stream {
   struct context* context;
   op *first, **last;
   int32_t running, legacy;
+  struct graph* captured; /* what is asked for goes there meanwhile */
 } stream;
 
 typedef struct event {
@@ -212,6 +215,7 @@ static int32_t is_stream(const stream* wanted) {
 }
 
 static op* ask(stream* s, kind what) {
+  if (s->captured) misused("this cannot be captured", NULL);
   op* o = calloc(1, sizeof *o);
   o->kind = what;
   *s->last = o;
@@ -244,6 +248,7 @@ static int32_t execute(op* o) {
   if (o->kind == COPY) memcpy((void*)o->to, (const void*)o->from, o->bytes);
   if (o->kind == FILL && o->width == 1) memset((void*)o->to, o->value, o->bytes);
   for (size_t i = 0; o->kind == FILL && o->width == 4 && i < o->bytes / 4; ++i) ((int32_t*)o->to)[i] = o->value;
+  if (o->kind == CALL) o->call(o->values);
   if (o->kind != LAUNCH) return SUCCESS;
   if (o->function->own) {
     o->function->own->run(o->values, o->grid);
@@ -257,6 +262,10 @@ static int32_t execute(op* o) {
 static void check(const op* o) {
   if (o->kind == COPY || o->kind == FILL) check_range(o->to, o->bytes, "copy or fill");
   if (o->kind == COPY) check_range(o->from, o->bytes, "copy");
+  for (uint64_t i = 0; o->kind == CALL && i < o->values[0]; ++i) {
+    if (!find(o->values[1 + 2 * i], 1) && !find(o->values[1 + 2 * i], 0)) misused("a call uses what is no device memory", NULL);
+    check_range(o->values[1 + 2 * i], o->values[2 + 2 * i], "call");
+  }
   for (int32_t i = 0; o->kind == LAUNCH && i < o->function->count; ++i) {
     if (o->function->sizes[i] == 8 && find(o->values[i], 0)) misused("use after free in a launch", o->function->name);
   }
@@ -277,6 +286,7 @@ static void work_on(op* o) {
   if (protects && --working == 0) protect(PROT_NONE);
   if (failed) lost = failed;
   counts.executed += o->kind == LAUNCH;
+  counts.calls_made += o->kind == CALL;
 }
 
 /* Nodes in any order that their dependencies allow. */
@@ -382,7 +392,7 @@ int32_t cuInit(uint32_t flags) {
   if (failed || gpus == 0) return unlock(failed ? failed : NO_DEVICE);
   for (int32_t i = 0; i < gpus && !started; ++i) {
     contexts[i].gpu = i;
-    contexts[i].legacy = (stream){NULL, &contexts[i], NULL, NULL, 0, 1};
+    contexts[i].legacy = (stream){NULL, &contexts[i], NULL, NULL, 0, 1, NULL};
     contexts[i].legacy.last = &contexts[i].legacy.first;
   }
   started = 1;
@@ -626,6 +636,7 @@ int32_t cuStreamSynchronize(void* handle) {
   const int32_t failed = begin();
   if (failed) return unlock(failed);
   stream* s = stream_of(handle);
+  if (is_stream(s) && s->captured) misused("a stream that is captured is waited for", NULL);
   if (!is_stream(s)) return unlock(INVALID_HANDLE);
   wait_for(s);
   return unlock(lost);
@@ -931,7 +942,7 @@ int32_t cuGraphAddMemsetNode(node** found, graph* g, node* const* behind, size_t
 static op copied(const op* item) {
   op own = *item;
   if (item->values) {
-    const size_t bytes = ((size_t)item->function->count + 1) * sizeof *own.values;
+    const size_t bytes = (size_t)(item->kind == CALL ? item->words : item->function->count + 1) * sizeof *own.values;
     own.values = malloc(bytes);
     memcpy(own.values, item->values, bytes);
   }
@@ -965,7 +976,11 @@ int32_t cuGraphExecDestroy(exec* e) {
 /* From the next launch on. */
 static int32_t set_item(exec* e, const node* n, int32_t failed, op* item) {
   if (!failed && (n->owner != e->from || n->item.kind != item->kind || n->item.function != item->function)) failed = INVALID_VALUE;
-  if (failed) return unlock(failed);
+  if (!failed && n->item.call != item->call) failed = INVALID_VALUE;
+  if (failed) {
+    if (item->kind == CALL) free(item->values);
+    return unlock(failed);
+  }
   free(e->items[n->number].values);
   e->items[n->number] = *item;
   return unlock(SUCCESS);
@@ -988,6 +1003,63 @@ int32_t cuGraphExecMemsetNodeSetParams(exec* e, const node* n, const fill_parame
   if (!failed) failed = own == here() ? fill_item(&item, p) : INVALID_CONTEXT;
   return set_item(e, n, failed, &item);
 }
+
+/* A graph within another: what was captured, one request. */
+int32_t cuGraphAddChildGraphNode(node** found, graph* g, node* const* behind, size_t count, const graph* child) {
+  const int32_t failed = begin();
+  if (failed || child->count != 1) return unlock(failed ? failed : INVALID_VALUE);
+  const op item = copied(&child->nodes->item);
+  return unlock(add_node(found, g, behind, count, &item));
+}
+int32_t cuGraphExecChildGraphNodeSetParams(exec* e, const node* n, const graph* child) {
+  int32_t failed = begin();
+  if (!failed && child->count != 1) failed = INVALID_VALUE;
+  op item = {0};
+  if (!failed) item = copied(&child->nodes->item);
+  return set_item(e, n, failed, &item);
+}
+
+int32_t cuStreamBeginCapture_v2(void* handle, int32_t mode) {
+  const int32_t failed = begin();
+  if (failed) return unlock(failed);
+  stream* s = stream_of(handle);
+  if (!is_stream(s) || s->legacy || s->captured || mode != 2) return unlock(INVALID_VALUE);
+  s->captured = calloc(1, sizeof *s->captured);
+  counts.live_graphs += 1;
+  return unlock(SUCCESS);
+}
+int32_t cuStreamEndCapture(void* handle, graph** found) {
+  const int32_t failed = begin();
+  stream* s = stream_of(handle);
+  if (!is_stream(s) || !s->captured) return unlock(INVALID_VALUE);
+  *found = failed ? NULL : s->captured;
+  if (failed) { /* the capture is over, and its graph is lost */
+    if (s->captured->nodes) free(s->captured->nodes->item.values);
+    free(s->captured->nodes);
+    free(s->captured);
+    counts.live_graphs -= 1;
+  }
+  s->captured = NULL;
+  return unlock(failed);
+}
+
+int32_t fake_enqueue(void* handle, void (*run)(const uint64_t*), const uint64_t* words, int64_t count) {
+  lock();
+  stream* s = stream_of(handle);
+  if (!is_stream(s) || s->context != here()) return unlock(INVALID_HANDLE);
+  op item = {.kind = CALL, .call = run, .words = count, .values = malloc((size_t)count * sizeof *words)};
+  memcpy(item.values, words, (size_t)count * sizeof *words);
+  if (s->captured) {
+    node* made;
+    node* const* behind = s->captured->count ? &s->captured->nodes : NULL;
+    return unlock(add_node(&made, s->captured, behind, behind != NULL, &item));
+  }
+  op* o = ask(s, CALL);
+  o->call = run, o->words = count, o->values = item.values;
+  progress();
+  return unlock(SUCCESS);
+}
+void* fake_current(void) { return here(); }
 
 int32_t cuGraphLaunch(exec* e, void* handle) {
   const int32_t failed = begin();

@@ -35,6 +35,7 @@ typedef struct fake_counts {
   int64_t live_host; /* pinned blocks */
   int64_t live_modules, live_streams, live_events;
   int64_t graphs, graph_launches, live_graphs;
+  int64_t calls_made; /* of fake_enqueue, that have run */
 } fake_counts;
 
 /* Before the driver is started: how many GPUs, of which architecture (90), the driver's version (13000), bytes of memory of each. */
@@ -51,6 +52,11 @@ void fake_fail(int64_t number, int32_t result);
 /* The launch of that number from now on, as they run, meets an illegal address; -1 = none. */
 void fake_crash(int64_t number);
 fake_counts fake_get_counts(void);
+/* For other stand-ins of NVIDIA's libraries: asks a stream, of the current context, to call `run` with a copy of these words. The first says
+ * how many ranges of device memory it uses, which follow as (address, bytes); then comes what it likes. Returns a CUresult. */
+int32_t fake_enqueue(void* stream, void (*run)(const uint64_t* words), const uint64_t* words, int64_t count);
+/* The current context; NULL = none. */
+void* fake_current(void);
 /* The live block that holds an address: its first byte and its size; 0 where there is none. */
 int32_t fake_find(uint64_t address, uint64_t* first, int64_t* bytes);
 

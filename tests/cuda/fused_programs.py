@@ -26,7 +26,7 @@ from disc.ir.stages import load_env
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import fusion_passes, to_named
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import AttentionBlock, BlockSchedule
+from disc.speculation.block_schedules import AttentionBlock, ProductSchedule
 from disc.speculation.block_trees import AttentionTree, BlockTree, one_schedule
 from disc.speculation.schedules import FEATURES
 from disc.speculation.tree import LEAF
@@ -42,7 +42,7 @@ CONVOLUTION = """func.func @main(%x: tensor<?x?x?x32xf32>, %w: tensor<3x3x{chann
 ANY_SIZE = one_schedule(ANY_PRODUCT)
 
 
-def every_leaf(schedules: Sequence[BlockSchedule]) -> BlockTree:
+def every_leaf(schedules: Sequence[ProductSchedule]) -> BlockTree:
     """A tree that reaches every schedule, by the number of SMs."""
     return BlockTree(tuple(schedules), _leaves(len(schedules)))
 

@@ -20,7 +20,7 @@ from torch import nn
 from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp.values import Array
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_schedules import BlockSchedule, read_schedule
+from disc.speculation.block_schedules import ProductSchedule, read_schedule
 
 DYNAMIC = torch.export.Dim.DYNAMIC
 FLOAT = "abs ceil exponential exponential_minus_one floor log log_plus_one logistic negate round_nearest_afz round_nearest_even rsqrt sign sine cosine sqrt tan tanh cbrt"
@@ -216,7 +216,7 @@ def every_schedule() -> Iterator[int]:
     yield from _scheduled(tuple(found), 17)
 
 
-def _scheduled(forms: tuple[BlockSchedule, ...], rows: int) -> Iterator[int]:
+def _scheduled(forms: tuple[ProductSchedule, ...], rows: int) -> Iterator[int]:
     torch.manual_seed(0)
     model = Layers(200, 72).eval()
     program = Checked.of_model(model, model.example(), model.dims(), tree=every_leaf(forms))

@@ -24,6 +24,15 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.fixture(scope="module")
+def products(library: Path) -> Path:
+    """The stand-in for cuBLASLt, which is linked to that for the driver."""
+    products = library.with_name("libcublasLt.so.13")
+    options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{products.name}", "-pthread"]
+    subprocess.run(["gcc", *options, str(HERE / "fake_products.c"), str(library), "-o", str(products)], check=True)
+    return products
+
+
 def _run(program: str, *arguments: object) -> str:
     environment = {**os.environ, "DISC_CACHE": "0", "PYTHONPATH": str(HERE.parent.parent)}
     command = [sys.executable, str(HERE / program), *map(str, arguments)]
@@ -47,6 +56,12 @@ def test_copy_kernels_are_generated() -> None:
 
 def test_arrays_on_gpus(library: Path) -> None:
     assert _run("gpu_calls.py", library) == "passed\n"
+
+
+@pytest.mark.parametrize("there", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_products_of_a_library(library: Path, products: Path, there: bool) -> None:
+    """A tree's choice of cuBLASLt is taken where it is there, and where the product, sizes and addresses are as it wants them."""
+    assert _run("gpu_products.py", library, *([products] if there else [])) == "passed\n"
 
 
 @pytest.mark.parametrize("names", [MODELS_AT_ONCE, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])

@@ -87,10 +87,10 @@ class _Cuda:
             if not isinstance(kernel, CudaKernel):
                 raise CompilerBug(f"kernel {kernel.name} is none of a GPU")
             versions.update(zip((each.function for each in kernel.versions), kernel.device, strict=True))
-        cubins = assemble(list(versions.values()), gpu, means.threads, means.kernels)
+        cubins = assemble([each for each in versions.values() if each.product is None], gpu, means.threads, means.kernels)
         objects = compile_objects(listing.host, host, means.threads, external=frozenset(versions))
         data = compile_object(descriptor_source(versions, cubins, gpu.architecture), host)
-        facts = {name: _facts(cubins[version.key]) for name, version in versions.items()}
+        facts = {name: _facts(cubins[version.key]) for name, version in versions.items() if version.product is None}
         tools: Mapping[str, object] = {**tool_facts(), "abi": max((each.abi for each in cubins.values()), default=0)}
         return Assembled(link_shared([*objects, data]), facts, tools)
 
@@ -100,7 +100,7 @@ def _blocks(version: DeviceVersion, choice: DeviceChoice | None) -> Blocks:
     if choice is not None and version.schedule is not None:
         words = f"{choice.tree.schedules[version.schedule].describe()}, {choice.tree.source}"
     scratch, zeroed = (version.scratch.bytes, version.scratch.zeroed) if version.scratch is not None else (None, None)
-    return Blocks(version.grid, version.schedule, words, scratch, zeroed)
+    return Blocks(version.grid, version.schedule, words, scratch, zeroed, () if version.product is None else version.product.numbers)
 
 
 def _gpu(target: Target) -> Gpu:

@@ -1,4 +1,5 @@
-"""What the device is told of each version: constants `ral_gpu_kernel` (ral.h) in the code section, and the GPU's code that they point to.
+"""What the device is told of each version: constants `ral_gpu_kernel` (ral.h) in the code section, and the GPU's code that they point to;
+of products of the GPU's library `ral_gpu_product`.
 
     @loop_0_v0 = {abi, threads, shared, cluster, scratch, fault, images, parameters, "kernel", {{90, 0, @image_0, 17368}}, "\\08\\08\\04"}
 
@@ -9,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from disc.artifact.manifest import DTYPES
 from disc.codegen.cuda.assemble import PORTABLE
 from disc.codegen.cuda.cubin import Cubin
 from disc.codegen.cuda.kernel import DeviceVersion
 from disc.codegen.cuda.names import NAME
+from disc.codegen.cuda.products import LibraryProduct
 
 ABI = 2  # of ral_gpu_kernel
+PRODUCT_ABI = 3  # of ral_gpu_product
 ADDRESS = 128  # RAL_GPU_ADDRESS
 ALIGNMENT = 64  # bytes: of images
 _IMAGE = "!llvm.struct<(i32, i32, ptr, i64)>"  # ral_gpu_image
+_PRODUCT = f"!llvm.struct<({', '.join(['i32'] * 11)})>"  # ral_gpu_product
 _KERNEL = "!llvm.struct<(i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)>"  # ral_gpu_kernel
 
 
@@ -25,7 +30,10 @@ def descriptor_source(versions: Mapping[str, DeviceVersion], cubins: Mapping[str
     """MLIR text of the constants of versions by their names. cubins: by `DeviceVersion.key`."""
     writer = _Writer(architecture)
     for name, version in versions.items():
-        writer.kernel(name, version, cubins[version.key])
+        if version.product is not None:
+            writer.product(name, version.product, len(version.parameters))
+        else:
+            writer.kernel(name, version, cubins[version.key])
     return "\n".join([*writer.lines, "func.func @anchor() {", "return", "}"]) + "\n"  # a module is compiled by asking for a function
 
 
@@ -47,6 +55,15 @@ class _Writer:
         pointers = (self.constant(NAME.encode() + b"\0"), self.images(images), self.constant(bytes(sizes)))
         fields = [*(_number(each, 32) for each in numbers), *map(_address, pointers)]
         self.structure(f"external hidden constant @{name}", _KERNEL, {str(place): field for place, field in enumerate(fields)})
+
+    def product(self, name: str, product: LibraryProduct, parameters: int) -> None:
+        """The description of a product. parameters: slots before its sizes."""
+        left, right, result = product.left, product.right, product.result
+        elements = [DTYPES.index(each.element) for each in (left, result)]
+        places = (left.place, right.place, product.bias, result.place)
+        numbers = (PRODUCT_ABI, parameters, *places, *elements, int(left.apart), int(right.apart), int(product.tf32))
+        fields = {str(place): _number(each, 32) for place, each in enumerate(numbers)}
+        self.structure(f"external hidden constant @{name}", _PRODUCT, fields)
 
     def images(self, images: Sequence[tuple[int, int, bytes]]) -> str:
         """The name of their table: architecture, whether it is text, the code of each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_tree, attention_versions
 from disc.codegen.cuda.factors import TENSOR
-from disc.codegen.cuda.gemm import product_tree, product_versions
+from disc.codegen.cuda.gemm import has_library_product, product_tree, product_versions
 from disc.codegen.cuda.grouped import GROUPED
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceKernel
 from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
@@ -35,7 +35,8 @@ from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim
-from disc.speculation.block_trees import FAST, SINGLE, BlockTree, attention_trees, packaged_trees
+from disc.speculation.block_schedules import CUBLASLT
+from disc.speculation.block_trees import FAST, SINGLE, BlockTree, attention_trees, product_trees
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
@@ -57,7 +58,7 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
     if kind == "stitch":
         return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
     if kind == "compute" and target.gpu is not None:
-        return product_plan(product_tree(fusion, packaged_trees(target.gpu.architecture), precision), precision)
+        return product_plan(product_tree(fusion, product_trees(target.gpu.architecture, target.trees), precision), precision)
     if kind == "attention" and target.gpu is not None:
         return attention_plan(attention_tree(fusion, attention_trees(target.gpu.architecture), precision), precision)
     if kind == "library":
@@ -81,7 +82,8 @@ def may_have(fusion: Fusion, plan: Plan) -> None:
             if lengths != sorted(set(lengths)):
                 raise IllegalPlan("blocks", "must be for longer rows each")
         case ProductPlan():
-            read_tree(plan)
+            if CUBLASLT in read_tree(plan).schedules and not has_library_product(fusion):
+                raise IllegalPlan("schedules", f"{CUBLASLT} has products of matrices with nothing, or a bias, behind them")
             _check_precision(plan.precision)
         case AttentionPlan():
             read_blocks(plan)
@@ -113,10 +115,10 @@ def _check_precision(name: str) -> None:
 
 
 def _known(fusion: Fusion, tree: BlockTree, precision: str, target: Target) -> BlockTree:
-    """The tree of a plan; with what it rests on where it is the one that comes with disc, which the text of a plan does not say."""
+    """The tree of a plan; with what it rests on where it is the target's own, which the text of a plan does not say."""
     if target.gpu is None:
         return tree
-    own = product_tree(fusion, packaged_trees(target.gpu.architecture), precision)
+    own = product_tree(fusion, product_trees(target.gpu.architecture, target.trees), precision)
     return own if (own.schedules, own.nodes) == (tree.schedules, tree.nodes) else tree
 
 

@@ -12,6 +12,7 @@ from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
 from disc.codegen.cuda.factors import TENSOR, bind_lanes, common_element, factor, only_at, zero
 from disc.codegen.cuda.joins import Join
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion, emit_version
+from disc.codegen.cuda.products import library_product
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
@@ -23,9 +24,9 @@ from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import BlockSchedule
-from disc.speculation.block_trees import ALONG_K, HALF, BlockTree, one_schedule
-from disc.speculation.guards import ALWAYS, Aligned, Guard, all_of
+from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, LibrarySchedule
+from disc.speculation.block_trees import ALONG_K, FAST, HALF, BlockTree, one_schedule
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, Guard, all_of
 from disc.targets.cuda_thresholds import KERNELS
 
 
@@ -50,6 +51,8 @@ def product_versions(
     wide_loads = (narrow[0], *divides, Aligned(16))
     versions, sure = list[DeviceVersion](), True
     for number, schedule in enumerate(tree.schedules):
+        if isinstance(schedule, LibrarySchedule):
+            continue
         product = _Product(fusion, schedule, precision, False)
         few = product.join.fits
         truth = few.implied_by(space.env) if schedule.parts > 1 else Truth.YES
@@ -64,6 +67,9 @@ def product_versions(
         versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
     last = BlockSchedule(*KERNELS.wide_product) if wide else plain
     versions.append(_Product(fusion, last, precision, bool(wide)).version(symbols, ALWAYS))
+    if CUBLASLT in tree.schedules:
+        product = _by_library(fusion, versions[-1], all_of(wide_loads), precision)
+        versions.insert(0, replace(product, schedule=tree.schedules.index(CUBLASLT)))
     return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
 
 
@@ -76,7 +82,26 @@ def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str)
     kind = precision if common_element(c.left, c.right) == "tl.float32" else HALF
     along = ALONG_K.get(kind, "")
     tree = trees[along if along in trees and _lies_along_k(space, c) else kind]
+    if not has_library_product(fusion):
+        tree = tree.without_library()
     return tree.prune({number: size.const for number, size in enumerate((c.m, c.n, c.k, c.batch)) if size.is_const})
+
+
+def has_library_product(fusion: Fusion) -> bool:
+    """Whether the GPU's own library has the product of a compute fusion."""
+    space = fusion.space()
+    return library_product(fusion, space, read_contraction(space, check_single_dot(fusion.body), channels_inside=True), False) is not None
+
+
+def _by_library(fusion: Fusion, other: DeviceVersion, guard: Guard, precision: str) -> DeviceVersion:
+    """The version that is computed by the GPU's own library, with the parameters of another one."""
+    space = fusion.space()
+    c = read_contraction(space, check_single_dot(fusion.body), channels_inside=True)
+    product = library_product(fusion, space, c, precision == FAST)
+    if product is None:
+        raise CompilerBug(f"no library has the product of fusion {fusion.name}")
+    guards = [guard] if AtLeast(1, c.k).implied_by(space.env) is Truth.YES else [guard, AtLeast(1, c.k)]
+    return DeviceVersion(all_of(guards), "", other.parameters, (c.m, c.n, c.batch), 1, product=product)
 
 
 def _lies_along_k(space: IndexSpace, c: Contraction) -> bool:
@@ -90,7 +115,7 @@ def _lies_along_k(space: IndexSpace, c: Contraction) -> bool:
 
 def _without_parts(tree: BlockTree) -> BlockSchedule:
     """The schedule of a version for any size."""
-    found = next((each for each in tree.schedules if each.parts == 1 and each.rows >= 64), tree.schedules[0])
+    found = next((each for each in tree.blocks if each.parts == 1 and each.rows >= 64), tree.blocks[0])
     return replace(found, parts=1)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from disc.codegen.cuda.emit import Buffer, Emitter
 from disc.codegen.cuda.names import FAULT, NAME, SCRATCH
+from disc.codegen.cuda.products import LibraryProduct
 from disc.codegen.cuda.structural import RULES
 from disc.codegen.cuda.text import INDENT, Variable, Writer
 from disc.codegen.cuda.types import MEMORY
@@ -49,7 +50,8 @@ class DeviceVersion:
     indices are checked, then SCRATCH where there is any. grid: programs along x, y, z. warps, stages: as Triton takes them. hints: (name of
     a parameter, what divides its address in bytes, or its value), which the guard ensures. schedule: the number of the one that it is
     compiled for, of a kernel with a `DeviceChoice`; None: it runs whatever is chosen. flushes: exp2, and functions of libdevice, may give 0
-    where the result is a denormal number.
+    where the result is a denormal number. product: of a version that is no code of ours, what the GPU's library computes instead; its text
+    is empty then, and its grid m, n and batch.
     """
 
     guard: Guard
@@ -62,6 +64,7 @@ class DeviceVersion:
     scratch: Scratch | None = None
     schedule: int | None = None
     flushes: bool = False
+    product: LibraryProduct | None = None
 
     @property
     def key(self) -> str:

@@ -13,7 +13,7 @@ from disc.codegen.host.guards import lower_guard
 from disc.codegen.host.program import Program
 from disc.codegen.host.steps import Launch, Value
 from disc.codegen.mlir.builder import Variable
-from disc.codegen.plan.kernel import BlockChoice, Choice, LibraryCall, Parts, Split, Version
+from disc.codegen.plan.kernel import BlockChoice, Choice, Kernel, LibraryCall, Parts, Split, Version
 from disc.errors import CompilerBug
 from disc.shapes import Dim
 from disc.speculation.guards import Guard
@@ -46,7 +46,7 @@ class Launcher:
     def reserve(self, launches: Sequence[Launch]) -> None:
         """Memory on the stack for arguments and features: one launch is made at a time."""
         b = self.b
-        most = max((len(self._arguments(launch)) + (GRID + 1) * launch.kernel.runs_in_blocks for launch in launches), default=1)
+        most = max((len(self._arguments(launch)) + _further(launch.kernel) for launch in launches), default=1)
         self._args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         self._features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
 
@@ -214,6 +214,8 @@ class Launcher:
         self._count(own_counter)
         for offset, (slot, _) in enumerate(slots):
             self._store(place + offset, slot, "i64")
+        for offset, number_of_product in enumerate(_numbers(launch.kernel)):
+            self._store(place + GRID + 1 + offset, b.scalar(number_of_product), "i64")
         if launch.kernel.partials is not None and not self._cleared:
             b.demand("fill", self._partials, zeroed, b.constant("arith.constant 0 : i32"))
         if number in self.program.index_checks:
@@ -334,6 +336,16 @@ class Launcher:
         b = self.b
         self._count(b.op(f"arith.addi {number}, {b.index(launch.counters[0])} : i64"))
         return self._address(launch.kernel.versions[0].function)
+
+
+def _numbers(kernel: Kernel) -> tuple[Dim, ...]:
+    """Those of the version that has some."""
+    return next((each.blocks.numbers for each in kernel.versions if each.blocks is not None and each.blocks.numbers), ())
+
+
+def _further(kernel: Kernel) -> int:
+    """Slots behind the arguments."""
+    return GRID + 1 + len(_numbers(kernel)) if kernel.runs_in_blocks else 0
 
 
 def _library_arguments(pointers: Sequence[Value | str | int | Dim], call: LibraryCall) -> list[Value | str | int | Dim]:

@@ -19,6 +19,7 @@ class Blocks:
     None: it runs whatever is chosen; words: that schedule, for display. scratch: bytes of memory of the call in which blocks hand values
     on, the first `zeroed` of which are 0 before the launch, and after it; where it lies is the last argument. None: it takes no such
     argument.
+    numbers: what the device gets behind the grid, whichever version runs: of a version that is a product of the device's library.
     An index out of range is written where the device says, and the host does not wait for it.
     """
 
@@ -27,6 +28,7 @@ class Blocks:
     words: str = ""
     scratch: Dim | None = None
     zeroed: Dim | None = None
+    numbers: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """The nodes of decision trees in plans: `m>37?2:1` goes on at node 2 for more than 37 rows, else at node 1; `@0` takes schedule 0. A tree
-begins at its first node."""
+begins at its first node. `library>0?2:1` asks whether there is a library of products."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from disc.codegen.plan.text import IllegalPlan
-from disc.speculation.schedules import FEATURES
+from disc.speculation.schedules import QUESTIONS
 from disc.speculation.tree import LEAF
 
 Node = tuple[int, int, int, int]  # as of `DecisionTree`
@@ -15,7 +15,7 @@ Node = tuple[int, int, int, int]  # as of `DecisionTree`
 def node_texts(nodes: Sequence[Node]) -> tuple[str, ...]:
     """Nodes as texts."""
     return tuple(
-        f"@{threshold}" if feature == LEAF else f"{FEATURES[feature]}>{threshold}?{above}:{below}"
+        f"@{threshold}" if feature == LEAF else f"{QUESTIONS[feature]}>{threshold}?{above}:{below}"
         for feature, threshold, below, above in nodes
     )
 
@@ -42,6 +42,6 @@ def _node(text: str) -> Node:
     question, _, places = text.partition("?")
     feature, _, threshold = question.partition(">")
     above, _, below = places.partition(":")
-    if feature not in FEATURES:
+    if feature not in QUESTIONS:
         raise ValueError(f"{text!r} asks for no size of a product")
-    return (FEATURES.index(feature), int(threshold), int(below), int(above))
+    return (QUESTIONS.index(feature), int(threshold), int(below), int(above))

@@ -90,6 +90,9 @@ typedef enum ral_feature {
   RAL_FEATURE_THREADS,
   RAL_FEATURE_COUNT
 } ral_feature;
+/* A tree for GPUs may ask, with this in the place of a feature, whether the GPU's device has a library of products (ral_gpu_product): 1, else 0.
+ * `features` has no place for it. */
+#define RAL_FEATURE_PRODUCTS RAL_FEATURE_COUNT
 
 /* The table handed to generated host code, which runs on the CPU and asks the device of its code section for memory and launches. What it
  * asks for happens in that order, on other devices than the CPU at some later time. The order is fixed; new entries come at the end.
@@ -168,6 +171,25 @@ typedef struct ral_gpu_kernel {
 } ral_gpu_kernel;
 
 #define RAL_GPU_ADDRESS 128
+
+/* A product that the GPU's library of products (cuBLASLt) computes where the process can load it: `launch` takes it in the place of a
+ * ral_gpu_kernel. result[batch, m, n] = sum over k of left[batch, m, k] * right[batch, k, n], plus bias[n], summed in f32. Tensors begin at
+ * multiples of 16 bytes. Behind the slots of the parameters lie, instead of a grid: m, n, batch; a slot that is not read; k; how many elements
+ * a row of the left and of the right factor and of the result lies ahead of the next (where values of k lie apart: a value of k); and how
+ * many a matrix of the batch of each. */
+typedef struct ral_gpu_product {
+  int32_t abi;             /* 3, which no ral_gpu_kernel has */
+  int32_t parameter_count; /* slots, as of a kernel */
+  int32_t left;            /* numbers of the parameters that are the addresses */
+  int32_t right;
+  int32_t bias; /* -1 = none */
+  int32_t result;
+  int32_t factor_dtype; /* ral_dtype: RAL_F32, RAL_F16 or RAL_BF16 */
+  int32_t result_dtype; /* also of the bias: that of the factors, or RAL_F32 */
+  int32_t left_apart;   /* 1: rows of the left factor lie next to each other, values of k apart; 0: the other way around */
+  int32_t right_apart;  /* 1: columns of the right factor lie next to each other, values of k apart; 0: the other way around */
+  int32_t tf32;         /* 1: factors of f32 are rounded to tf32 */
+} ral_gpu_product;
 
 /* ---- Devices --------------------------------------------------------------------------------------------------------------- */
 

@@ -8,12 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from disc.speculation.block_families import FAMILIES, attention_family
+from disc.codegen.plan.tree_text import node_texts, read_nodes
+from disc.errors import DiscWarning
+from disc.speculation.block_families import ANY_PRODUCT, FAMILIES, attention_family
 from disc.speculation.block_fit import ATTENTION_TOP, CORRECTED_TOP, TOP, Measured, fit_attention, fit_to_model, read_times
 from disc.speculation.block_model import element_bytes
-from disc.speculation.block_schedules import BlockSchedule, read_attention_block, read_schedule
-from disc.speculation.block_trees import HALF, KINDS, attention_trees, one_schedule, packaged_trees, read_block_tree
-from disc.speculation.schedules import FEATURES
+from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, read_attention_block, read_schedule
+from disc.speculation.block_trees import (
+    HALF,
+    KINDS,
+    SINGLE,
+    BlockTree,
+    attention_trees,
+    find_trees,
+    one_schedule,
+    packaged_trees,
+    product_trees,
+    read_block_tree,
+    tuned_file,
+    write_trees,
+)
+from disc.speculation.schedules import FEATURES, LIBRARY
+from disc.speculation.tree import LEAF
 from disc.targets.cuda_thresholds import GPUS
 from disc.targets.thresholds import Gpu
 
@@ -39,7 +55,8 @@ def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None
         assert tree.prune({}) == tree, "every schedule and node is reached"
         assert len(tree.schedules) <= (CORRECTED_TOP if tree.measured else TOP)
         layer = tree.prune({FEATURES.index("n"): 4096, FEATURES.index("k"): 4096, FEATURES.index("batch"): 1})
-        assert layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))].rows <= 64
+        chosen = layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))]
+        assert isinstance(chosen, BlockSchedule) and chosen.rows <= 64
 
 
 @pytest.mark.parametrize("architecture", [80, 90])
@@ -81,6 +98,31 @@ def test_the_trees_of_attention_that_come_with_disc(gpu: Gpu) -> None:
 def test_a_tree_of_attention_is_that_of_the_model() -> None:
     gpu = next(gpu for gpu in GPUS if gpu.architecture == 90)
     assert fit_attention(gpu, HALF, 64).tree == attention_trees(90)[HALF, 64]
+
+
+def test_no_tree_that_comes_with_disc_takes_the_library() -> None:
+    """Only times may say that it is faster."""
+    for gpu in GPUS:
+        assert not any(CUBLASLT in tree.schedules for tree in packaged_trees(gpu.architecture).values())
+
+
+def test_a_library_is_chosen_where_there_is_one(tmp_path: Path) -> None:
+    tree = BlockTree((ANY_PRODUCT, CUBLASLT), ((0, 2, 3, 1), (LIBRARY, 0, 3, 2), (LEAF, 1, 0, 0), (LEAF, 0, 0, 0)))
+    there = [tree.schedules[tree.choose((m, 64, 64, 1, 132, 1))] for m in (2, 3)]
+    assert there == [ANY_PRODUCT, CUBLASLT] and tree.schedules[tree.choose((3, 64, 64, 1, 132))] == ANY_PRODUCT
+    assert tree.without_library() == one_schedule(ANY_PRODUCT) and tree.blocks == (ANY_PRODUCT,)
+    assert read_nodes(node_texts(tree.nodes), 2) == tree.nodes and node_texts(tree.nodes)[1] == "library>0?2:3"
+    assert find_trees(tmp_path, 90) == ""
+    write_trees(tmp_path, 90, {HALF: tree}, "NVIDIA H200")
+    found = product_trees(90, find_trees(tmp_path, 90))
+    assert found[HALF] == replace(tree, measured="NVIDIA H200") and found[SINGLE] == packaged_trees(90)[SINGLE]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"half": {"schedules": ["cublaslt"], "nodes": [[7, 0, 1, 1], [-1, 0, 0, 0]]}}'])
+def test_a_file_of_trees_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    tuned_file(tmp_path, 90).write_text(text)
+    with pytest.warns(DiscWarning, match="cannot be read, those that come with disc are taken"):
+        assert find_trees(tmp_path, 90) == ""
 
 
 def test_a_tree_is_read_back() -> None:

@@ -38,6 +38,7 @@ ALLOWED = {
     "codegen/cuda/descriptors.py:ABI": LAYOUT,
     "codegen/cuda/descriptors.py:ADDRESS": LAYOUT,
     "codegen/cuda/descriptors.py:ALIGNMENT": LAYOUT,
+    "codegen/cuda/descriptors.py:PRODUCT_ABI": LAYOUT,
     "codegen/cuda/emission.py:MOST_ELEMENTS": LEGAL,
     "codegen/cuda/joins.py:WORD": LAYOUT,
     "codegen/cuda/kernel.py:DeviceVersion.stages": "Triton's own default",

@@ -106,6 +106,8 @@ class Device {
 
   // Waits for all that calls asked for.
   virtual Status synchronize() { return {}; }
+  // Whether it has a library of products, for the choice of schedules.
+  virtual bool has_products() { return false; }
   // How many tasks it runs at a time, for the choice of schedules; 0 = the threads of a call.
   virtual int32_t units() const noexcept { return 0; }
 

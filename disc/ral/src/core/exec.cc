@@ -332,6 +332,9 @@ int64_t ral_exec::choose(const int64_t* nodes, int64_t* features, int64_t count)
   const int32_t units = program_.device->units();
   features[RAL_FEATURE_THREADS] = units ? units : program_.threads.load(std::memory_order_relaxed);
   const int64_t* node = nodes;
-  while (node[0] >= 0) node = nodes + 4 * (features[node[0]] <= node[1] ? node[2] : node[3]);
+  while (node[0] >= 0) {
+    const int64_t value = node[0] == RAL_FEATURE_PRODUCTS ? program_.device->has_products() : features[node[0]];
+    node = nodes + 4 * (value <= node[1] ? node[2] : node[3]);
+  }
   return node[1];
 }

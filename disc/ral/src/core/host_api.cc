@@ -12,7 +12,7 @@ static_assert(sizeof(ral_tensor) == 32 && offsetof(ral_tensor, dims) == 8 && off
               offsetof(ral_tensor, rank) == 24 && offsetof(ral_tensor, dtype) == 28);
 static_assert(offsetof(ral_host_api, alloc) == 0 && offsetof(ral_host_api, output) == 8 && offsetof(ral_host_api, launch) == 16 &&
               offsetof(ral_host_api, fail) == 24 && offsetof(ral_host_api, choose) == 32 && offsetof(ral_host_api, cache_bytes) == 40);
-static_assert(RAL_FEATURE_THREADS == 4 && RAL_FEATURE_COUNT == 5);
+static_assert(RAL_FEATURE_THREADS == 4 && RAL_FEATURE_COUNT == 5 && RAL_FEATURE_PRODUCTS == 5);
 
 // Runs `body` for generated code, which cannot pass on an exception.
 template <typename Result, typename Body>

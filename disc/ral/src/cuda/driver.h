@@ -54,6 +54,7 @@ constexpr uint32_t kWithoutTiming = 2;          // CU_EVENT_DISABLE_TIMING
 constexpr uint32_t kPortable = 1, kMapped = 2;  // CU_MEMHOSTALLOC_...
 constexpr int32_t kReleaseThreshold = 4;        // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 constexpr int32_t kClusterDimension = 4;        // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int32_t kRelaxed = 2;                 // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct LaunchAttribute {  // CUlaunchAttribute
   int32_t id;
@@ -176,7 +177,12 @@ static_assert(sizeof(KernelParameters) == 72 && sizeof(CopyParameters) == 200 &&
     (GraphExecHandle exec, NodeHandle node, const CopyParameters* parameters, ContextHandle context))                     \
   F(set_fill_node, "cuGraphExecMemsetNodeSetParams",                                                                      \
     (GraphExecHandle exec, NodeHandle node, const FillParameters* parameters, ContextHandle context))                     \
-  F(launch_graph, "cuGraphLaunch", (GraphExecHandle exec, StreamHandle stream))
+  F(launch_graph, "cuGraphLaunch", (GraphExecHandle exec, StreamHandle stream))                                           \
+  F(begin_capture, "cuStreamBeginCapture_v2", (StreamHandle stream, int32_t mode))                                        \
+  F(end_capture, "cuStreamEndCapture", (StreamHandle stream, GraphHandle * graph))                                        \
+  F(add_graph_node, "cuGraphAddChildGraphNode",                                                                           \
+    (NodeHandle * node, GraphHandle graph, const NodeHandle* behind, size_t count, GraphHandle child))                    \
+  F(set_graph_node, "cuGraphExecChildGraphNodeSetParams", (GraphExecHandle exec, NodeHandle node, GraphHandle child))
 
 struct Driver {
 #define RAL_CUDA_MEMBER(member, symbol, parameters) int32_t(*member) parameters = nullptr;

@@ -224,9 +224,21 @@ void Gpu::give_stream(StreamHandle stream) {
   idle_streams_.push_back(stream);
 }
 
+const Products* Gpu::products() {
+  if (!knows_products_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(mutex_);
+    const Current here = current();
+    if (!knows_products_.load(std::memory_order_relaxed)) products_ = Products::load();
+    knows_products_.store(true, std::memory_order_release);
+  }
+  return products_.get();
+}
+
 Status Gpu::failure(const std::string& what, int32_t result) {
-  std::string message = "device " + text() + ": " + what + " failed: " + driver.text(result);
-  if (result == kOutOfMemory) return error(RAL_ERROR_MEMORY, std::move(message));
+  const bool of_products = result >= kProductStatus;
+  const std::string reason = of_products ? products()->text(result - kProductStatus) : driver.text(result);
+  std::string message = "device " + text() + ": " + what + " failed: " + reason;
+  if (result == kOutOfMemory || result == kProductStatus + kProductNoMemory) return error(RAL_ERROR_MEMORY, std::move(message));
   if (is_fatal(result)) {
     const std::lock_guard lock(mutex_);
     if (lost_.empty()) lost_ = message;

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/status.h"
 #include "cuda/driver.h"
+#include "cuda/products.h"
 
 namespace ral::cuda {
 
@@ -45,12 +46,15 @@ class Gpu final : public Device {
   Status place_weight(const void* from, int64_t bytes, const void** placed) override;
   void drop_weight(const void* placed) noexcept override;
   Status synchronize() override;
+  bool has_products() override { return products() != nullptr; }
   int32_t units() const noexcept override { return processors_; }
 
   Current current() const { return {driver, context_}; }
   ContextHandle context() const { return context_; }
   int32_t architecture() const { return architecture_; }  // 90 = compute capability 9.0
   int32_t shared_per_block() const { return shared_; }
+  // The library of products, loaded when it is first asked for; null where there is none.
+  const Products* products();
 
   // Memory in the order of a stream; 0 where there is none. Memory that was freed before on any stream is waited for first.
   int32_t allocate(int64_t bytes, StreamHandle stream, Address* place);
@@ -59,7 +63,7 @@ class Gpu final : public Device {
   int32_t take_stream(StreamHandle* stream);
   void give_stream(StreamHandle stream);
 
-  // The status of a failed call of the driver: "cuda:0: copy failed: ...". After a fatal one every later `check_alive` fails, too.
+  // The status of a failed call of the driver, or of the library of products (kProductStatus): "cuda:0: copy failed: ...". After a fatal one every later `check_alive` fails, too.
   Status failure(const std::string& what, int32_t result);
   Status check_alive();
 
@@ -71,8 +75,10 @@ class Gpu final : public Device {
   PoolHandle pool_ = nullptr;
   int32_t architecture_ = 0, processors_ = 0, shared_ = 0;  // constant once open
   std::vector<StreamHandle> idle_streams_;
+  std::unique_ptr<Products> products_;
   std::string lost_;
   std::atomic<bool> is_lost_{false};
+  std::atomic<bool> knows_products_{false};
 };
 
 // The GPU of this number, opened; RAL_ERROR_TARGET where there is none.

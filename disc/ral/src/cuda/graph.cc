@@ -1,6 +1,7 @@
 #include "cuda/graph.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace ral::cuda {
 
@@ -114,6 +115,45 @@ bool GpuGraph::launch(const ral_gpu_kernel& kernel, const char* name, const Laun
   return true;
 }
 
+bool GpuGraph::product(std::unique_ptr<Product> product, const char* name, const ProductSizes& sizes, const ProductPlaces& places) {
+  const uint64_t values[] = {places.left, places.right, places.bias, places.result};
+  Address workspace = 0;
+  if (product->workspace() > 0) {
+    workspace = reinterpret_cast<Address>(allocate(static_cast<int64_t>(product->workspace())));
+    if (!workspace) return false;
+    free(reinterpret_cast<void*>(workspace));  // for the requests behind this one
+  }
+  Node* node = add(Kind::kProduct, values);
+  if (!node) return false;
+  node->product = std::move(product);
+  node->workspace = workspace;
+  node->launched = {name, {static_cast<uint32_t>(sizes.m), static_cast<uint32_t>(sizes.n), static_cast<uint32_t>(sizes.batch)}};
+  for (size_t i = 0; i < std::size(values); ++i) {
+    if (const Moving place = read_moving(values[i]); place.tensor >= 0) node->patches.push_back({i, place, -1});
+  }
+  return true;
+}
+
+// Calls `use` with a graph of what the library asks for to compute a node's product.
+template <typename Use>
+int32_t GpuGraph::with_captured(const Node& node, Use use) const {
+  StreamHandle stream = nullptr;
+  GraphHandle captured = nullptr;
+  int32_t failed = gpu_.take_stream(&stream);
+  if (failed) return failed;
+  failed = driver_.begin_capture(stream, kRelaxed);
+  if (!failed) {
+    const int32_t status =
+        node.product->run({node.values[0], node.values[1], node.values[2], node.values[3]}, node.workspace, stream);
+    failed = driver_.end_capture(stream, &captured);
+    if (!failed && status) failed = kProductStatus + status;
+  }
+  if (!failed) failed = use(captured);
+  if (captured) driver_.destroy_graph(captured);
+  gpu_.give_stream(stream);
+  return failed;
+}
+
 // The addresses that move are those of the call that was recorded: the driver looks at those of copies and fills.
 int32_t GpuGraph::build(std::span<void* const> places) {
   int32_t failed = driver_.create_graph(&graph_, 0);
@@ -149,6 +189,10 @@ int32_t GpuGraph::add_to_graph(Node* node, const NodeHandle* previous) {
     const FillParameters parameters = fill_parameters(node->values[0], node->value, node->bytes);
     return driver_.add_fill_node(&node->handle, graph_, previous, count, &parameters, gpu_.context());
   }
+  if (node->kind == Kind::kProduct) {
+    return with_captured(
+        *node, [&](GraphHandle captured) { return driver_.add_graph_node(&node->handle, graph_, previous, count, captured); });
+  }
   const KernelParameters parameters = kernel_parameters(*node);
   return driver_.add_kernel_node(&node->handle, graph_, previous, count, &parameters);
 }
@@ -161,6 +205,9 @@ int32_t GpuGraph::set_values(const Node& node) const {
   if (node.kind == Kind::kFill) {
     const FillParameters parameters = fill_parameters(node.values[0], node.value, node.bytes);
     return driver_.set_fill_node(exec_, node.handle, &parameters, gpu_.context());
+  }
+  if (node.kind == Kind::kProduct) {
+    return with_captured(node, [&](GraphHandle captured) { return driver_.set_graph_node(exec_, node.handle, captured); });
   }
   const KernelParameters parameters = kernel_parameters(node);
   return driver_.set_kernel_node(exec_, node.handle, &parameters);
@@ -185,7 +232,7 @@ int32_t GpuGraph::launch(StreamHandle stream, std::span<void* const> places, std
 std::vector<GpuGraph::Launched> GpuGraph::last_launches(size_t most) const {
   std::vector<Launched> found;
   for (auto node = nodes_.rbegin(); node != nodes_.rend() && found.size() < most; ++node) {
-    if (node->kind == Kind::kLaunch) found.push_back(node->launched);
+    if (node->kind == Kind::kLaunch || node->kind == Kind::kProduct) found.push_back(node->launched);
   }
   std::reverse(found.begin(), found.end());
   return found;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/moving.h"
 #include "cuda/driver.h"
 #include "cuda/gpu.h"
+#include "cuda/products.h"
 #include "cuda/program.h"
 #include "ral.h"
 
@@ -31,6 +33,8 @@ class GpuGraph final : public Recording {
   bool launch(const ral_gpu_kernel& kernel, const char* name, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
               int64_t check);
 
+  bool product(std::unique_ptr<Product> product, const char* name, const ProductSizes& sizes, const ProductPlaces& places);
+
   // All has been noted. places: where the tensors of that call lie.
   int32_t build(std::span<void* const> places);
 
@@ -47,7 +51,7 @@ class GpuGraph final : public Recording {
   int32_t launch(StreamHandle stream, std::span<void* const> places, std::span<Slot* const> slots) const;
 
  private:
-  enum class Kind { kLaunch, kCopy, kFill };
+  enum class Kind { kLaunch, kCopy, kFill, kProduct };
 
   // A value that is set before each launch: an address in a tensor, or of a slot.
   struct Patch {
@@ -59,7 +63,7 @@ class GpuGraph final : public Recording {
   struct Node {
     Kind kind;
     NodeHandle handle = nullptr;
-    std::vector<uint64_t> values;  // of a launch its parameters; of a copy to, from; of a fill to
+    std::vector<uint64_t> values;  // of a launch its parameters; of a copy to, from; of a fill to; of a product as of ProductPlaces
     std::vector<void*> pointers;   // to the values
     std::vector<Patch> patches;
     bool stale = false;  // the driver has other values
@@ -68,6 +72,8 @@ class GpuGraph final : public Recording {
     FunctionHandle function = nullptr;
     Launched launched{};
     uint32_t threads = 0, shared = 0;
+    std::unique_ptr<Product> product;
+    Address workspace = 0;
   };
 
   struct Block {
@@ -79,6 +85,8 @@ class GpuGraph final : public Recording {
   static uint64_t patched(const Patch& patch, std::span<void* const> places, std::span<Slot* const> slots);
   static KernelParameters kernel_parameters(const Node& node);
   Node* add(Kind kind, std::span<const uint64_t> values);
+  template <typename Use>
+  int32_t with_captured(const Node& node, Use use) const;
   int32_t add_to_graph(Node* node, const NodeHandle* previous);
   int32_t set_values(const Node& node) const;
 

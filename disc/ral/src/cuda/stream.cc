@@ -10,6 +10,8 @@ namespace ral::cuda {
 namespace {
 
 constexpr int64_t kMostAlong = 65535;  // blocks along y and z; along x it is INT32_MAX
+constexpr int32_t kProductVersion = 3;  // of ral_gpu_product, which begins with it as a ral_gpu_kernel begins with its own
+constexpr size_t kMostProducts = 1024;  // whose descriptions are kept: some kilobytes each
 
 std::string grid_text(const std::array<uint32_t, 3>& grid) {
   return std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]);
@@ -109,7 +111,11 @@ FunctionHandle GpuStream::find(const ral_gpu_kernel& kernel, const char* name, S
 }
 
 bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nanoseconds, Status* failure) {
-  const auto& kernel = *reinterpret_cast<const ral_gpu_kernel*>(reinterpret_cast<uintptr_t>(launch.kernel));
+  const auto description = reinterpret_cast<uintptr_t>(launch.kernel);
+  if (*reinterpret_cast<const int32_t*>(description) == kProductVersion) {
+    return launch_product(*reinterpret_cast<const ral_gpu_product*>(description), launch, nanoseconds, failure);
+  }
+  const auto& kernel = *reinterpret_cast<const ral_gpu_kernel*>(description);
   const int64_t check = std::exchange(check_, -1);
   const FunctionHandle function = find(kernel, launch.name, failure);  // checks the description
   if (!function) return false;
@@ -136,8 +142,8 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
   Slot* slot = kernel.fault >= 0 ? watch_launch(check, launch.name, failure) : nullptr;
   if (kernel.fault >= 0 && !slot) return false;
   recent_[recent_count_++ % recent_.size()] = {launch.name, {config.grid[0], config.grid[1], config.grid[2]}};
-  const int32_t failed = nanoseconds ? submit_timed(kernel, config, function, launch.args, slot, nanoseconds)
-                                     : submit(kernel, config, function, launch.args, slot);
+  const auto submitted = [&] { return submit(kernel, config, function, launch.args, slot); };
+  const int32_t failed = nanoseconds ? timed(submitted, nanoseconds) : submitted();
   if (!failed) return true;
   return this->check(failed,
                      "launch of kernel '" + std::string(launch.name) + "' (grid " + grid_text({config.grid[0], config.grid[1], config.grid[2]}) +
@@ -165,14 +171,75 @@ int32_t GpuStream::submit(const ral_gpu_kernel& kernel, const LaunchConfig& conf
   return failed;
 }
 
-int32_t GpuStream::submit_timed(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
-                                Slot* slot, int64_t* nanoseconds) {
+bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure) {
+  const std::string name = "kernel '" + std::string(launch.name) + "'";
+  if (const std::string_view wrong = flaw(product); !wrong.empty()) {
+    *failure = error(RAL_ERROR_ARTIFACT, name + " is described with wrong " + std::string(wrong));
+    return false;
+  }
+  const int64_t* numbers = launch.args + product.parameter_count;
+  const ProductSizes sizes{numbers[0], numbers[1], numbers[2], numbers[4],  numbers[5],
+                           numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]};
+  if (sizes.m <= 0 || sizes.n <= 0 || sizes.batch <= 0) return true;
+  const std::string what = "the product of " + name + " (" + std::to_string(sizes.batch) + " of " + std::to_string(sizes.m) + " x " +
+                           std::to_string(sizes.n) + ", " + std::to_string(sizes.k) + " values of k) by cuBLASLt";
+  if (!are_sizes(product, sizes)) {
+    *failure = error(RAL_ERROR_INTERNAL, what + " has sizes that do not fit each other (compiler bug)");
+    return false;
+  }
+  if (!gpu_.products()) {
+    *failure = error(RAL_ERROR_TARGET, what + " was asked for, and there is no such library");
+    return false;
+  }
+  const auto address = [&](int32_t parameter) { return static_cast<Address>(launch.args[parameter]); };
+  const ProductPlaces places{address(product.left), address(product.right), product.bias < 0 ? 0 : address(product.bias),
+                             address(product.result)};
+  int32_t failed = kSuccess;
+  if (recorder_) {
+    auto own = make_product(product, sizes, &failed);  // graphs are launched by any threads
+    return own && recorder_->product(std::move(own), launch.name, sizes, places);
+  }
+  if (products_.size() >= kMostProducts) products_.clear();  // descriptions of sizes that come no more do not pile up
+  auto& known = products_[{&product, sizes}];
+  if (!known) known = make_product(product, sizes, &failed);
+  Product* const prepared = known.get();
+  if (!prepared) products_.erase({&product, sizes});
+  recent_[recent_count_++ % recent_.size()] = {
+      launch.name, {static_cast<uint32_t>(sizes.m), static_cast<uint32_t>(sizes.n), static_cast<uint32_t>(sizes.batch)}};
+  const auto submitted = [&] { return submit_product(prepared, places); };
+  if (!failed) failed = nanoseconds ? timed(submitted, nanoseconds) : submitted();
+  return !failed || check(failed, what, failure);
+}
+
+// Null where it failed.
+std::unique_ptr<Product> GpuStream::make_product(const ral_gpu_product& product, const ProductSizes& sizes, int32_t* failed) {
+  auto made = std::make_unique<Product>(*gpu_.products());
+  const int32_t status = made->prepare(product, sizes);
+  if (status) *failed = kProductStatus + status;
+  if (status) return nullptr;
+  return made;
+}
+
+int32_t GpuStream::submit_product(Product* product, const ProductPlaces& places) {
+  Address workspace = 0;
+  if (product->workspace() > 0) {
+    const int32_t failed = gpu_.allocate(static_cast<int64_t>(product->workspace()), stream_, &workspace);
+    if (failed) return failed;
+  }
+  const int32_t status = product->run(places, workspace, stream_);
+  if (workspace) driver_.free_async(workspace, stream_);
+  return status ? kProductStatus + status : kSuccess;
+}
+
+// What `submit` asks for, with the time that it takes, for which this waits.
+template <typename Submit>
+int32_t GpuStream::timed(Submit submit, int64_t* nanoseconds) {
   EventHandle events[2] = {nullptr, nullptr};
   float milliseconds = 0;
   int32_t failed = driver_.create_event(&events[0], 0);
   if (!failed) failed = driver_.create_event(&events[1], 0);
   if (!failed) failed = driver_.record_event(events[0], stream_);
-  if (!failed) failed = submit(kernel, config, function, args, slot);
+  if (!failed) failed = submit();
   if (!failed) failed = driver_.record_event(events[1], stream_);
   if (!failed) failed = driver_.synchronize_event(events[1]);
   if (!failed) failed = driver_.elapsed(&milliseconds, events[0], events[1]);

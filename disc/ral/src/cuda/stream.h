@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -11,6 +13,7 @@
 #include "core/device.h"
 #include "cuda/gpu.h"
 #include "cuda/graph.h"
+#include "cuda/products.h"
 #include "cuda/program.h"
 
 namespace ral::cuda {
@@ -45,8 +48,11 @@ class GpuStream final : public Stream {
   Slot* watch_launch(int64_t check, const char* name, Status* failure);
   FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
   int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
-  int32_t submit_timed(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot,
-                       int64_t* nanoseconds);
+  bool launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure);
+  std::unique_ptr<Product> make_product(const ral_gpu_product& product, const ProductSizes& sizes, int32_t* failed);
+  int32_t submit_product(Product* product, const ProductPlaces& places);
+  template <typename Submit>
+  int32_t timed(Submit submit, int64_t* nanoseconds);
   bool check(int32_t failed, const std::string& what, Status* failure);
   bool done(int32_t failed, const char* what, Status* failure) { return !failed || check(failed, what, failure); }
   std::string recent_text() const;
@@ -62,6 +68,7 @@ class GpuStream final : public Stream {
   std::vector<Watched> watched_;
   std::vector<Slot*> slots_;  // of a graph's launches
   std::unordered_map<const ral_gpu_kernel*, FunctionHandle> functions_;
+  std::map<std::pair<const ral_gpu_product*, ProductSizes>, std::unique_ptr<Product>> products_;  // that calls before had
   std::unique_ptr<GpuGraph> recorder_;  // while requests are noted
   std::array<Recent, 4> recent_{};  // the last launches, the latest at count - 1
   size_t recent_count_ = 0;
