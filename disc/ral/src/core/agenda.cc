@@ -34,13 +34,20 @@ Status check_calls(const ral_calls& calls) {
   return {};
 }
 
-// The numbers [0, values.size()) in the order of their values, equal ones in the order that `before` has.
-std::vector<int64_t> sorted_by(const std::vector<int32_t>& values, const std::vector<int64_t>& before) {
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  std::vector<int64_t> next(static_cast<size_t>(*most - *least) + 2, 0), order(values.size());
-  for (const int32_t value : values) ++next[static_cast<size_t>(value - *least) + 1];
+// The numbers [0, slots.size()) in the order of their slots, below `end`; those of one slot ascend.
+std::vector<int64_t> sorted_by(const std::vector<size_t>& slots, size_t end) {
+  constexpr size_t kSparse = 16;  // slots to each number: from there on counting them takes longer than sorting
+  std::vector<int64_t> order(slots.size());
+  if (end / kSparse > slots.size()) {
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+    const auto before = [&](int64_t one, int64_t other) { return slots[static_cast<size_t>(one)] < slots[static_cast<size_t>(other)]; };
+    std::stable_sort(order.begin(), order.end(), before);
+    return order;
+  }
+  std::vector<int64_t> next(end + 1, 0);
+  for (const size_t each : slots) ++next[each + 1];
   for (size_t i = 1; i < next.size(); ++i) next[i] += next[i - 1];
-  for (const int64_t i : before) order[static_cast<size_t>(next[static_cast<size_t>(values[static_cast<size_t>(i)] - *least)]++)] = i;
+  for (size_t i = 0; i < slots.size(); ++i) order[static_cast<size_t>(next[slots[i]]++)] = static_cast<int64_t>(i);
   return order;
 }
 
@@ -48,20 +55,22 @@ class Search {
  public:
   explicit Search(const ral_calls& calls) : calls_(calls), count_(static_cast<size_t>(calls.call_count)) {}
 
+  // By depth, then by kind; those of kinds that nothing reads come last.
   Order by_depth() const {
-    std::vector<int32_t> depth(calls_.depths, calls_.depths + count_), kind(calls_.kinds, calls_.kinds + count_);
-    const int32_t behind = *std::max_element(depth.begin(), depth.end()) + 1;
+    const int32_t behind = *std::max_element(calls_.depths, calls_.depths + count_) + 1;
+    const int32_t first = *std::min_element(calls_.depths, calls_.depths + count_);
+    const auto kinds = static_cast<size_t>(calls_.kind_count);
+    std::vector<size_t> slot(count_);
     for (size_t i = 0; i < count_; ++i) {
-      if (calls_.last[kind[i]]) depth[i] = behind;
+      const int32_t kind = calls_.kinds[i], depth = calls_.last[kind] ? behind : calls_.depths[i];
+      slot[i] = static_cast<size_t>(depth - first) * kinds + static_cast<size_t>(kind);
     }
-    std::vector<int64_t> all(count_);
-    for (size_t i = 0; i < count_; ++i) all[i] = static_cast<int64_t>(i);
     Order order;
-    order.calls = sorted_by(depth, sorted_by(kind, all));
+    order.calls = sorted_by(slot, static_cast<size_t>(behind - first + 1) * kinds);
     for (size_t i = 0; i < count_; ++i) {
       const auto here = static_cast<size_t>(order.calls[i]);
-      const auto next = i + 1 < count_ ? static_cast<size_t>(order.calls[i + 1]) : here;
-      if (i + 1 == count_ || depth[here] != depth[next] || kind[here] != kind[next]) end_batch(order, kind[here], static_cast<int64_t>(i) + 1);
+      const bool ends = i + 1 == count_ || slot[here] != slot[static_cast<size_t>(order.calls[i + 1])];
+      if (ends) end_batch(order, calls_.kinds[here], static_cast<int64_t>(i) + 1);
     }
     return order;
   }
@@ -69,9 +78,19 @@ class Search {
   // What no order can be cheaper than: of each kind as many launches as the longest chain of such calls has, one for the last ones.
   double least_cost() const {
     if (calls_.kind_count > kBoundedKinds) return 0;
+    const auto kinds = static_cast<size_t>(calls_.kind_count);
+    std::vector<int32_t> chains(count_ * kinds, 0), longest(kinds, 0);
+    for (size_t i = 0; i < count_; ++i) {
+      int32_t* chain = &chains[i * kinds];
+      for (int64_t j = calls_.first_read[i]; j < calls_.first_read[i + 1]; ++j) {
+        const int32_t* read = &chains[static_cast<size_t>(calls_.reads[j]) * kinds];
+        for (size_t kind = 0; kind < kinds; ++kind) chain[kind] = std::max(chain[kind], read[kind]);
+      }
+      const auto own = static_cast<size_t>(calls_.kinds[i]);
+      longest[own] = std::max(longest[own], ++chain[own]);
+    }
     double cost = 0;
-    std::vector<int32_t> chain(count_);
-    for (int32_t kind = 0; kind < calls_.kind_count; ++kind) cost += calls_.costs[kind] * longest_chain(kind, chain);
+    for (size_t kind = 0; kind < kinds; ++kind) cost += calls_.costs[kind] * longest[kind];
     return cost;
   }
 
@@ -84,7 +103,7 @@ class Search {
       state.depths[kind] += calls_.depths[i];
       ++state.left[kind];
       state.waits[i] = calls_.first_read[i + 1] - calls_.first_read[i];
-      if (state.waits[i] == 0) state.ready[kind].push_back(static_cast<int64_t>(i));
+      if (state.waits[i] == 0) state.add(static_cast<int64_t>(i), kind);
     }
     Order order;
     order.calls.reserve(count_);
@@ -96,26 +115,24 @@ class Search {
 
  private:
   struct State {
-    State(size_t kinds, size_t count) : ready(kinds), depths(kinds, 0), left(kinds, 0), waits(count) {}
-    std::vector<std::vector<int64_t>> ready;  // of each kind
+    State(size_t kinds, size_t count)
+        : first(kinds, -1), last(kinds, -1), ready(kinds, 0), depths(kinds, 0), left(kinds, 0), next(count), waits(count) {}
+
+    // A call of a kind that is ready, behind the others of the kind.
+    void add(int64_t call, size_t kind) {
+      (ready[kind]++ == 0 ? first[kind] : next[static_cast<size_t>(last[kind])]) = call;
+      last[kind] = call;
+    }
+
+    std::vector<int64_t> first, last, ready;  // of each kind: the calls that are ready, and how many
     std::vector<int64_t> depths, left;        // of each kind: the sum of the depths of calls that have not run, and how many these are
+    std::vector<int64_t> next;                // of each call that is ready: the next of its kind
     std::vector<int64_t> waits;               // of each call: how many that it reads have not run
   };
 
   void end_batch(Order& order, int32_t kind, int64_t end) const {
     order.ends.push_back(end);
     order.cost += calls_.costs[kind];
-  }
-
-  int32_t longest_chain(int32_t kind, std::vector<int32_t>& chain) const {
-    int32_t longest = 0;
-    for (size_t i = 0; i < count_; ++i) {
-      int32_t before = 0;
-      for (int64_t j = calls_.first_read[i]; j < calls_.first_read[i + 1]; ++j) before = std::max(before, chain[static_cast<size_t>(calls_.reads[j])]);
-      chain[i] = before + (calls_.kinds[i] == kind);
-      longest = std::max(longest, chain[i]);
-    }
-    return longest;
   }
 
   void find_readers() {
@@ -137,8 +154,8 @@ class Search {
     double best_size = 0, best_depth = 0;
     for (int32_t kind = 0; kind < calls_.kind_count; ++kind) {
       const auto k = static_cast<size_t>(kind);
-      if (state.ready[k].empty() || (calls_.last[kind] != 0) != last) continue;
-      const double size = most ? static_cast<double>(state.ready[k].size()) : 0;
+      if (state.ready[k] == 0 || (calls_.last[kind] != 0) != last) continue;
+      const double size = most ? static_cast<double>(state.ready[k]) : 0;
       const double depth = static_cast<double>(state.depths[k]) / static_cast<double>(state.left[k]);
       if (best >= 0 && (size < best_size || (size == best_size && depth >= best_depth))) continue;
       best = kind, best_size = size, best_depth = depth;
@@ -148,17 +165,19 @@ class Search {
 
   void run(int32_t kind, State& state, Order& order) const {
     const auto k = static_cast<size_t>(kind);
-    std::vector<int64_t> batch;
-    batch.swap(state.ready[k]);
-    for (const int64_t call : batch) {
+    const int64_t count = state.ready[k];
+    state.ready[k] = 0;
+    for (int64_t i = 0, call = state.first[k]; i < count; ++i) {
+      const int64_t after = state.next[static_cast<size_t>(call)];
       state.depths[k] -= calls_.depths[call];
       order.calls.push_back(call);
       for (int64_t j = first_reader_[static_cast<size_t>(call)]; j < first_reader_[static_cast<size_t>(call) + 1]; ++j) {
-        const int64_t reader = readers_[static_cast<size_t>(j)];
-        if (--state.waits[static_cast<size_t>(reader)] == 0) state.ready[static_cast<size_t>(calls_.kinds[reader])].push_back(reader);
+        const auto reader = static_cast<size_t>(readers_[static_cast<size_t>(j)]);
+        if (--state.waits[reader] == 0) state.add(static_cast<int64_t>(reader), static_cast<size_t>(calls_.kinds[reader]));
       }
+      call = after;
     }
-    state.left[k] -= static_cast<int64_t>(batch.size());
+    state.left[k] -= count;
     end_batch(order, kind, static_cast<int64_t>(order.calls.size()));
   }
 
@@ -169,8 +188,9 @@ class Search {
 
 Order cheapest(Search& search) {
   Order best = search.by_depth();
-  if (best.cost <= kClose * search.least_cost()) return best;
+  const double enough = kClose * search.least_cost();
   for (const bool most : {false, true}) {
+    if (best.cost <= enough) break;
     Order other = search.from_agenda(most);
     if (other.cost < best.cost) best = std::move(other);
   }

@@ -13,7 +13,8 @@ using tasks::Value;
 ResultObjects::ResultObjects(const tasks::Machine& machine, const tasks::Code& code, const std::vector<tasks::Table>& tables, const FlatInstances& flat,
                              const nb::list& objects, nb::object fetch)
     : machine_(machine), code_(code), tables_(tables), flat_(flat), objects_(objects), fetch_(std::move(fetch)), places_(code.classes.size()),
-      fetched_(code.classes.size()), constants_(code.classes.size(), 0) {
+      fetched_(code.classes.size()), constants_(code.classes.size(), 0), fetched_place_(machine.launches().row_count(), -1),
+      handed_(machine.launches().row_count(), false) {
   for (const auto& [row_class, bytes] : code.rows) ++constants_[static_cast<size_t>(row_class)];
 }
 
@@ -42,8 +43,10 @@ bool ResultObjects::take_row(int64_t number) {
   if (machine_.failure(row)) return false;
   const auto row_class = static_cast<size_t>(row.row_class);
   if (row.launch < 0 && row.place >= constants_[row_class]) return true;
-  const auto [at, fresh] = rows_.try_emplace(number, Made{row.row_class, places_[row_class].size(), false});
-  if (fresh) places_[row_class].push_back(row.place);
+  int64_t& place = fetched_place_[static_cast<size_t>(number)];
+  if (place >= 0) return true;
+  place = static_cast<int64_t>(places_[row_class].size());
+  places_[row_class].push_back(row.place);
   return true;
 }
 
@@ -70,12 +73,11 @@ nb::object ResultObjects::given(const tasks::Row& row) const {
 }
 
 nb::object ResultObjects::tensor(int64_t number) {
-  const auto found = rows_.find(number);
-  if (found == rows_.end()) return given(machine_.row(number));
-  Made& made = found->second;
-  const nb::object tensor = fetched_[static_cast<size_t>(made.row_class)][made.place];
-  if (made.handed) return tensor.attr("clone")();  // each result has its own
-  made.handed = true;
+  const auto place = static_cast<size_t>(number);
+  if (fetched_place_[place] < 0) return given(machine_.row(number));
+  const nb::object tensor = fetched_[static_cast<size_t>(machine_.row(number).row_class)][static_cast<size_t>(fetched_place_[place])];
+  if (handed_[place]) return tensor.attr("clone")();  // each result has its own
+  handed_[place] = true;
   return tensor;
 }
 

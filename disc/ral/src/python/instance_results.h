@@ -28,12 +28,6 @@ class ResultObjects {
   nb::object make(const tasks::Value& value);
 
  private:
-  struct Made {
-    int32_t row_class;
-    size_t place;  // among those of the class that are fetched
-    bool handed;
-  };
-
   bool take_row(int64_t number);
   nb::object given(const tasks::Row& row) const;
   nb::object tensor(int64_t number);
@@ -47,7 +41,8 @@ class ResultObjects {
   std::vector<std::vector<int64_t>> places_;  // of each class
   std::vector<nb::list> fetched_;
   std::vector<int64_t> constants_;            // how many rows of each class are constants
-  std::unordered_map<int64_t, Made> rows_;
+  std::vector<int64_t> fetched_place_;        // of each row among those of its class that are fetched; -1: it is not
+  std::vector<bool> handed_;                  // of each row whether a result has its tensor
   std::unordered_map<int64_t, nb::object> lists_;
 };
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -84,14 +85,14 @@ void fill_code(Code& code, const Functions& functions, const Names& names, const
   for (const auto& [row_class, bytes] : rows) code.rows.emplace_back(row_class, std::string(bytes.c_str(), bytes.size()));
 }
 
-// A model's skeleton, and the tables that its calls use.
+// A model's skeleton, and the memory that its calls use.
 class Skeleton {
  public:
   Skeleton(const Functions& functions, const std::vector<Constant>& constants, std::vector<std::string> texts, const Names& names,
            const Objects& objects, const Classes& classes, const Rows& rows, const Regions& regions, const Kinds& kinds, const Slots& slots,
            const Results& results, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
     fill_code(code_, functions, names, objects, classes, rows);
-    code_.constants = values_of(constants);
+    for (const Constant& each : constants) code_.constants.push_back(value_of(each));
     code_.texts = std::move(texts);
     for (const auto& [name, line, uses, own] : regions) code_.regions.push_back({name, line, {uses.begin(), uses.end()}, own});
     for (const auto& [region, tokens, block, places, read, made, values, cost, outputs] : kinds)
@@ -118,12 +119,13 @@ class Skeleton {
     std::string words;
     if (const ral_status status = tasks::check_arrays(code_, arrays, names, domains, shared, words); status != RAL_OK) raise(status, words);
     if (domains[1] > most_nodes) return nb::make_tuple(domains[1]);
-    std::vector<tasks::Table> tables = take_tables();
+    std::unique_ptr<tasks::Workspace> space = take_space();
     std::optional<Machine> machine;
     std::vector<Machine::Column> columns;
-    run_machine(machine, schedule, tables, arrays, domains, shared, [&] { columns = machine->results(); });
-    nb::tuple made = nb::make_tuple(failures(*machine), columns_of(columns, tables), sizes_of(*machine));
-    give_back(std::move(tables));
+    run_machine(machine, schedule, *space, arrays, domains, shared, [&] { columns = machine->results(); });
+    nb::tuple made = nb::make_tuple(failures(*machine), columns_of(columns, space->tables), sizes_of(*machine));
+    machine.reset();
+    give_back(std::move(space));
     return made;
   }
 
@@ -145,19 +147,20 @@ class Skeleton {
     if (const std::string why = reader.read(code_, instances, most_nodes, flat); !why.empty()) return nb::str(why.c_str());
     Placed placed;
     if (const std::string why = place(flat, nb::len(instances), stack, placed); !why.empty()) return nb::str(why.c_str());
-    std::vector<tasks::Table> tables = take_tables();
+    std::unique_ptr<tasks::Workspace> space = take_space();
     std::optional<Machine> machine;
-    run_machine(machine, schedule, tables, placed.arrays, placed.domains, flat.shared, [] {});
-    nb::object made = objects_of(*machine, tables, flat, objects, fetch, nb::len(instances));
-    give_back(std::move(tables));
+    run_machine(machine, schedule, *space, placed.arrays, placed.domains, flat.shared, [] {});
+    nb::object made = objects_of(*machine, space->tables, flat, objects, fetch, nb::len(instances));
+    machine.reset();
+    give_back(std::move(space));
     return made;
   }
 
   int64_t table_bytes() {
     const std::lock_guard lock(mutex_);
     int64_t bytes = 0;
-    for (const auto& tables : free_) {
-      for (const tasks::Table& each : tables) bytes += each.bytes();
+    for (const auto& space : free_) {
+      for (const tasks::Table& each : space->tables) bytes += each.bytes();
     }
     return bytes;
   }
@@ -202,13 +205,14 @@ class Skeleton {
 
   // then: what to do besides, without the GIL, when all instances have run.
   template <typename Then>
-  void run_machine(std::optional<Machine>& machine, const Schedule& schedule, std::vector<tasks::Table>& tables, const std::vector<tasks::Array>& arrays,
+  void run_machine(std::optional<Machine>& machine, const Schedule& schedule, tasks::Workspace& space, const std::vector<tasks::Array>& arrays,
                    const std::vector<int64_t>& domains, bool shared, Then then) const {
     ask_python();
     const ral_status status = without_gil([&] {
       try {
-        if (!fill_constants(tables)) return RAL_ERROR_MEMORY;
-        machine.emplace(code_, schedule.blocks(), tables, arrays, domains, shared, python_says_stop);
+        space.begin(schedule.blocks());
+        if (!fill_constants(space.tables)) return RAL_ERROR_MEMORY;
+        machine.emplace(code_, space, arrays, domains, shared, python_says_stop);
         const ral_status ran = machine->run();
         if (ran == RAL_OK) then();
         return ran;
@@ -240,9 +244,9 @@ class Skeleton {
     return nb::make_tuple(results, failed, sizes_of(machine));
   }
 
-  void give_back(std::vector<tasks::Table>&& tables) {
+  void give_back(std::unique_ptr<tasks::Workspace>&& space) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(tables));
+    free_.push_back(std::move(space));
   }
 
   void check_blocks(const std::vector<ral_block>& blocks) const {
@@ -271,17 +275,12 @@ class Skeleton {
     }
   }
 
-  std::vector<tasks::Table> take_tables() {
+  std::unique_ptr<tasks::Workspace> take_space() {
     const std::lock_guard lock(mutex_);
-    std::vector<tasks::Table> tables;
-    if (!free_.empty()) {
-      tables = std::move(free_.back());
-      free_.pop_back();
-    } else {
-      for (const tasks::RowClass& each : code_.classes) tables.emplace_back(each);
-    }
-    for (tasks::Table& each : tables) each.used = 0;
-    return tables;
+    if (free_.empty()) return std::make_unique<tasks::Workspace>(code_);
+    std::unique_ptr<tasks::Workspace> space = std::move(free_.back());
+    free_.pop_back();
+    return space;
   }
 
   bool fill_constants(std::vector<tasks::Table>& tables) const {
@@ -343,7 +342,7 @@ class Skeleton {
 
   Code code_;
   std::mutex mutex_;
-  std::vector<std::vector<tasks::Table>> free_;  // that no call uses
+  std::vector<std::unique_ptr<tasks::Workspace>> free_;  // that no call uses
 };
 
 }  // namespace

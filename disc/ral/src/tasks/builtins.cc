@@ -10,10 +10,6 @@ Value Machine::builtin(int32_t which, const Items& given) {
   const auto sized = [&](size_t least, size_t most) {
     if (given.size() < least || given.size() > most) raise("TypeError", "a call with " + std::to_string(given.size()) + " arguments");
   };
-  const auto made = [&](Iterator iterator) {
-    iterators_.push_back(std::move(iterator));
-    return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
-  };
   switch (which) {
     case kLen: sized(1, 1); return Value::integer(length(given[0]));
     case kRangeOf: {
@@ -33,22 +29,22 @@ Value Machine::builtin(int32_t which, const Items& given) {
     case kEnumerateOf: {
       sized(1, 2);
       if (given.size() > 1 && !given[1].is_integer()) raise("TypeError", "enumerate() from what is no integer");
-      return made({Walk::kEnumerate, given.size() > 1 ? given[1].i : 0, 0, {iterator(given[0])}});
+      return iterate(Walk::kEnumerate, given.size() > 1 ? given[1].i : 0, std::initializer_list<Value>{iterator(given[0])});
     }
     case kZipOf:
     case kStrictZipOf: {
       Items parts;
       for (const Value& each : given) parts.push_back(iterator(each));
-      return made({which == kZipOf ? Walk::kZip : Walk::kStrictZip, 0, 0, std::move(parts)});
+      return iterate(which == kZipOf ? Walk::kZip : Walk::kStrictZip, 0, parts);
     }
     case kReversedOf:
       sized(1, 1);
       if (given[0].tag == Tag::kIter || given[0].tag == Tag::kRow) raise("TypeError", std::string(name_of(given[0].tag)) + " is not reversible");
-      return made({Walk::kReversed, length(given[0]) - 1, 0, {given[0]}});
+      return iterate(Walk::kReversed, length(given[0]) - 1, std::initializer_list<Value>{given[0]});
     case kListOf:
     case kTupleOf:
       sized(0, 1);
-      return list(given.empty() ? Items{} : items_of(given[0]), which == kListOf ? Tag::kList : Tag::kTuple);
+      return list(which == kListOf ? Tag::kList : Tag::kTuple, given.empty() ? Items{} : items_of(given[0]));
     case kIntOf:
       sized(1, 1);
       if (given[0].tag != Tag::kFloat) {
@@ -102,7 +98,7 @@ Value Machine::builtin(int32_t which, const Items& given) {
 
 Value Machine::method(int32_t which, const Value& value, const Items& given) {
   if (value.tag != Tag::kList) {
-    if (which == kCopy && value.tag == Tag::kPart) return list(items_of(value));
+    if (which == kCopy && value.tag == Tag::kPart) return list(Tag::kList, items_of(value));
     raise("AttributeError", std::string(name_of(value.tag)) + " is changed");
   }
   const auto sized = [&](size_t least, size_t most) {
@@ -117,7 +113,7 @@ Value Machine::method(int32_t which, const Value& value, const Items& given) {
       items.insert(items.end(), more.begin(), more.end());
       return Value::none();
     }
-    case kCopy: sized(0, 0); return list(Items(lists_[static_cast<size_t>(value.i)]));
+    case kCopy: sized(0, 0); return list(Tag::kList, list_items(value));
     default: break;
   }
   Items& items = lists_[static_cast<size_t>(value.i)];

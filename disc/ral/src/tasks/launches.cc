@@ -34,6 +34,20 @@ ral_tensor Table::tensor(std::vector<int64_t>& dims) const {
   return {data_.get(), dims.data(), nullptr, static_cast<int32_t>(dims.size()), static_cast<uint16_t>(class_->dtype), RAL_CPU, 0};
 }
 
+void Launches::begin(const std::vector<ral_block>& blocks) {
+  blocks_ = &blocks;
+  launch_count = 0;
+  sizes.clear();
+  rows_.clear();
+  launches_.clear();
+  reads_.clear();
+  values_.clear();
+  pending_.clear();
+  failures_.clear();
+  consumed_.assign(code_.kinds.size(), 0);
+  dims_.resize(tables_.size());
+}
+
 int64_t Launches::record(int32_t kind, const std::vector<int64_t>& rows, const std::vector<int64_t>& values) {
   const Kind& about = code_.kinds[static_cast<size_t>(kind)];
   const auto first = static_cast<int64_t>(rows_.size());
@@ -104,35 +118,38 @@ void Launches::take(const std::vector<int64_t>* needed) {
 }
 
 ral_status Launches::order() {
-  std::vector<int32_t> used, kinds, depths;
-  std::vector<int64_t> first_read{0}, reads;
+  used_.clear();
+  kinds_.clear();
+  depths_.clear();
+  first_read_.assign(1, 0);
+  read_.clear();
   for (const uint32_t each : chosen_) {
     const Launch& launch = launches_[each];
     int32_t& number = number_[static_cast<size_t>(launch.kind)];
     if (number < 0) {
-      number = static_cast<int32_t>(used.size());
-      used.push_back(launch.kind);
+      number = static_cast<int32_t>(used_.size());
+      used_.push_back(launch.kind);
     }
-    kinds.push_back(number);
-    depths.push_back(launch.depth);
+    kinds_.push_back(number);
+    depths_.push_back(launch.depth);
     const size_t count = code_.kinds[static_cast<size_t>(launch.kind)].rows.size();
     for (size_t i = 0; i < count; ++i) {
       const Row& row = rows_[static_cast<size_t>(reads_[launch.first_read + i])];
       if (row.launch < 0) continue;
       const Launch& read = launches_[static_cast<size_t>(row.launch)];
-      if (!read.done && read.mark == marks_) reads.push_back(read.index);
+      if (!read.done && read.mark == marks_) read_.push_back(read.index);
     }
-    first_read.push_back(static_cast<int64_t>(reads.size()));
+    first_read_.push_back(static_cast<int64_t>(read_.size()));
   }
-  std::vector<double> costs;
-  std::vector<uint8_t> last;
-  for (const int32_t each : used) {
-    costs.push_back(code_.kinds[static_cast<size_t>(each)].cost);
-    last.push_back(!consumed_[static_cast<size_t>(each)]);
+  costs_.clear();
+  last_.clear();
+  for (const int32_t each : used_) {
+    costs_.push_back(code_.kinds[static_cast<size_t>(each)].cost);
+    last_.push_back(!consumed_[static_cast<size_t>(each)]);
     number_[static_cast<size_t>(each)] = -1;
   }
-  const ral_calls calls{static_cast<int64_t>(chosen_.size()), kinds.data(), depths.data(), first_read.data(), reads.data(),
-                        costs.data(), last.data(), static_cast<int32_t>(used.size())};
+  const ral_calls calls{static_cast<int64_t>(chosen_.size()), kinds_.data(), depths_.data(), first_read_.data(), read_.data(),
+                        costs_.data(), last_.data(), static_cast<int32_t>(used_.size())};
   order_.resize(chosen_.size());
   ends_.resize(chosen_.size());
   int64_t count = 0;
@@ -164,11 +181,10 @@ void Launches::arrange(size_t begin, size_t end) {
 
 // The batches with `before` rows of each table in use.
 ral_status Launches::run_range(const ral_batch* batches, size_t count, const std::vector<int64_t>& before) {
-  std::vector<std::vector<int64_t>> dims(tables_.size());
-  std::vector<ral_tensor> tensors;
-  for (size_t i = 0; i < tables_.size(); ++i) tensors.push_back(tables_[i].tensor(dims[i]));
+  tensors_.clear();
+  for (size_t i = 0; i < tables_.size(); ++i) tensors_.push_back(tables_[i].tensor(dims_[i]));
   std::vector<int64_t> used = before;
-  return ral_run_batches(blocks_.data(), static_cast<int32_t>(blocks_.size()), tensors.data(), used.data(), static_cast<int32_t>(used.size()),
+  return ral_run_batches(blocks_->data(), static_cast<int32_t>(blocks_->size()), tensors_.data(), used.data(), static_cast<int32_t>(used.size()),
                          batches, static_cast<int64_t>(count), indices_.data(), static_cast<int64_t>(indices_.size()));
 }
 

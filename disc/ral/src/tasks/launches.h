@@ -45,8 +45,10 @@ struct Row {
 class Launches {
  public:
   // tables: one for each class, where constant rows come first.
-  Launches(const Code& code, const std::vector<ral_block>& blocks, std::vector<Table>& tables)
-      : code_(code), blocks_(blocks), tables_(tables), number_(code.kinds.size(), -1), consumed_(code.kinds.size(), 0) {}
+  Launches(const Code& code, std::vector<Table>& tables) : code_(code), tables_(tables), number_(code.kinds.size(), -1) {}
+
+  // Forgets all calls; the memory that they took is used again. blocks: of the calls to come.
+  void begin(const std::vector<ral_block>& blocks);
 
   int64_t add_given(int32_t row_class, int64_t place) {
     rows_.push_back({row_class, -1, place});
@@ -56,6 +58,7 @@ class Launches {
   int64_t record(int32_t kind, const std::vector<int64_t>& rows, const std::vector<int64_t>& values);
 
   const Row& row(int64_t number) const { return rows_[static_cast<size_t>(number)]; }
+  size_t row_count() const { return rows_.size(); }
   bool is_done(const Row& row) const { return row.launch < 0 || launches_[static_cast<size_t>(row.launch)].done; }
   // Why the row could not be computed; null where it was.
   const std::string* failure(const Row& row) const;
@@ -86,7 +89,7 @@ class Launches {
   void fail_dependents(Launch& launch) const;
 
   const Code& code_;
-  const std::vector<ral_block>& blocks_;
+  const std::vector<ral_block>* blocks_ = nullptr;
   std::vector<Table>& tables_;
   std::vector<Row> rows_;
   std::vector<Launch> launches_;
@@ -97,8 +100,14 @@ class Launches {
   // of the flush that runs
   std::vector<int32_t> number_;  // of each kind among those in use
   std::vector<uint8_t> consumed_;
+  std::vector<int32_t> used_, kinds_, depths_;  // kinds in use; of each call
+  std::vector<int64_t> first_read_, read_;
+  std::vector<double> costs_;
+  std::vector<uint8_t> last_;
   std::vector<int64_t> order_, ends_, indices_;
   std::vector<ral_batch> batches_;
+  std::vector<std::vector<int64_t>> dims_;  // of each table
+  std::vector<ral_tensor> tensors_;
 };
 
 }  // namespace ral::tasks

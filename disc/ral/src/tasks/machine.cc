@@ -52,6 +52,37 @@ Value element(const char* data, int32_t dtype) {
 
 }  // namespace
 
+void* Arena::do_allocate(size_t bytes, size_t alignment) {
+  constexpr size_t kFirst = size_t{1} << 14;
+  const auto start = (reinterpret_cast<uintptr_t>(next_) + alignment - 1) & ~(alignment - 1);
+  if (start + bytes > reinterpret_cast<uintptr_t>(end_)) {
+    const size_t size = std::max({bytes + alignment, kFirst, blocks_.empty() ? 0 : 2 * blocks_.back().size});
+    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[size]), size});
+    next_ = blocks_.back().data.get();
+    end_ = next_ + size;
+    return do_allocate(bytes, alignment);
+  }
+  next_ = reinterpret_cast<std::byte*>(start + bytes);
+  return reinterpret_cast<void*>(start);
+}
+
+void Arena::reset() {
+  if (blocks_.size() > 1) {
+    size_t whole = 0;
+    for (const Block& each : blocks_) whole += each.size;
+    blocks_.clear();
+    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[whole]), whole});
+  }
+  next_ = blocks_.empty() ? nullptr : blocks_.back().data.get();
+  end_ = blocks_.empty() ? nullptr : next_ + blocks_.back().size;
+}
+
+void Workspace::begin(const std::vector<ral_block>& blocks) {
+  for (Table& each : tables) each.used = 0;
+  launches.begin(blocks);
+  arena.reset();
+}
+
 // Tensors of instances become rows.
 ral_status Machine::place_tensors() {
   slot_rows_.assign(code_.slots.size(), 0);
@@ -191,7 +222,7 @@ Value Machine::read_list(const char* data, const RowClass& row_class, size_t dim
   for (size_t d = 0; d <= dim; ++d) bytes /= std::max<int64_t>(row_class.dims[d], 1);
   Items items;
   for (int64_t i = 0; i < row_class.dims[dim]; ++i) items.push_back(read_list(data + i * bytes, row_class, dim + 1));
-  return list(std::move(items));
+  return list(Tag::kList, items);
 }
 
 // --- calls ------------------------------------------------------------------------------------------------------------------------
@@ -300,7 +331,7 @@ void Machine::describe_float(const Value& value) {
   Table& table = tables_[static_cast<size_t>(code_.number_class)];
   if (!table.reserve(table.used + 1)) raise("MemoryError", "no memory for a number");
   std::memcpy(table.row(table.used), &value.i, sizeof value.i);
-  tokens_.insert(tokens_.end(), {kTokenRow, code_.number_class});
+  token(kTokenRow, code_.number_class);
   rows_.push_back(launches_.add_given(code_.number_class, table.used++));
 }
 
@@ -308,7 +339,7 @@ void Machine::describe(const Value& value, Use use, int32_t depth) {
   if (depth > kNested) raise("RecursionError", "containers nest deeper than tensor code is followed");
   switch (value.tag) {
     case Tag::kRow:
-      tokens_.insert(tokens_.end(), {kTokenRow, launches_.row(value.i).row_class});
+      token(kTokenRow, launches_.row(value.i).row_class);
       rows_.push_back(value.i);
       return;
     case Tag::kInt:
@@ -317,35 +348,35 @@ void Machine::describe(const Value& value, Use use, int32_t depth) {
         values_.push_back(value.i);
         return;
       }
-      tokens_.insert(tokens_.end(), {kTokenInt, value.i});
+      token(kTokenInt, value.i);
       return;
     case Tag::kNone: tokens_.push_back(kTokenNone); return;
-    case Tag::kBool: tokens_.insert(tokens_.end(), {kTokenBool, value.i}); return;
+    case Tag::kBool: token(kTokenBool, value.i); return;
     case Tag::kFloat:
       if (use == kUseRow && code_.number_class >= 0) return describe_float(value);
-      tokens_.insert(tokens_.end(), {kTokenFloat, value.i});
+      token(kTokenFloat, value.i);
       return;
-    case Tag::kText: tokens_.insert(tokens_.end(), {kTokenText, value.i}); return;
+    case Tag::kText: token(kTokenText, value.i); return;
     case Tag::kList:
     case Tag::kTuple:
     case Tag::kPart: break;
     case Tag::kObject:
       if (code_.objects[static_cast<size_t>(value.i)].like != Tag::kObject) break;
-      tokens_.insert(tokens_.end(), {kTokenObject, value.i});
+      token(kTokenObject, value.i);
       return;
     default: raise("TypeError", "tensor code that reads " + text(value));
   }
   const bool tuple = value.tag == Tag::kTuple || (value.tag == Tag::kPart && code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts) ||
                      (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like == Tag::kTuple);
   const int64_t count = length(value);
-  tokens_.insert(tokens_.end(), {tuple ? kTokenTuple : kTokenList, count});
+  token(tuple ? kTokenTuple : kTokenList, count);
   for (int64_t i = 0; i < count; ++i) describe(item_at(value, i), kUseConstant, depth + 1);
 }
 
 Value Machine::output(const Kind& kind, const int32_t*& at, int64_t first, const int32_t* inputs, const Value* registers) {
   switch (static_cast<Output>(*at++)) {
     case Output::kMade: return Value::of(Tag::kRow, first + *at++);
-    case Output::kGiven: return Value::of(Tag::kRow, given_rows_[static_cast<size_t>(*at++)]);
+    case Output::kGiven: return Value::of(Tag::kRow, rows_[static_cast<size_t>(*at++)]);
     case Output::kConstant: return code_.constants[static_cast<size_t>(*at++)];
     case Output::kArgument: {
       Value value = registers[inputs[*at++]];
@@ -357,7 +388,7 @@ Value Machine::output(const Kind& kind, const int32_t*& at, int64_t first, const
   const bool tuple = static_cast<Output>(at[-1]) == Output::kTuple;
   Items items;
   for (int32_t count = *at++; count > 0; --count) items.push_back(output(kind, at, first, inputs, registers));
-  return list(std::move(items), tuple ? Tag::kTuple : Tag::kList);
+  return list(tuple ? Tag::kTuple : Tag::kList, items);
 }
 
 // operands: region, count, inputs, count, targets.
@@ -379,7 +410,6 @@ void Machine::call_block(Items& registers, size_t base, const int32_t* operands)
   }
   const Kind& kind = code_.kinds[static_cast<size_t>(last)];
   const int64_t first = launches_.record(last, rows_, values_);
-  given_rows_ = rows_;
   const int32_t* at = kind.outputs.data();
   const int32_t* targets = operands + 2 + inputs;
   for (int32_t i = 0; i < targets[0]; ++i) {
@@ -397,10 +427,18 @@ void Machine::step(Instance& instance) {
     const Function& function = code_.functions[static_cast<size_t>(frame->function)];
     const auto base = static_cast<size_t>(frame->base);
     Value* r = instance.registers.data() + base;
-    const auto gathered = [&](const int32_t* counted) {
-      Items items(static_cast<size_t>(counted[0]));
+    const auto gather = [&](const int32_t* counted, Items& items) {
+      items.resize(static_cast<size_t>(counted[0]));
       for (int32_t i = 0; i < counted[0]; ++i) items[static_cast<size_t>(i)] = r[counted[1 + i]];
-      return items;
+    };
+    const auto made = [&](Tag tag, const int32_t* counted) {
+      const Value value = list(tag);
+      gather(counted, lists_.back());
+      return value;
+    };
+    const auto arguments = [&](const int32_t* counted) -> const Items& {
+      gather(counted, arguments_);
+      return arguments_;
     };
     const int32_t* code = function.code.data();
     int32_t pc = frame->at;
@@ -434,10 +472,11 @@ void Machine::step(Instance& instance) {
         case Op::kCompare: r[o[0]] = Value::boolean(compare(o[1], get(o[2]), get(o[3]))); pc += 5; break;
         case Op::kNot: r[o[0]] = Value::boolean(!truth(get(o[1]))); pc += 3; break;
         case Op::kNegative: r[o[0]] = get(o[1]).tag == Tag::kFloat ? Value::real(-r[o[1]].f) : binary(kSubtract, Value::integer(0), r[o[1]]); pc += 3; break;
-        case Op::kList: r[o[0]] = list(gathered(o + 1)); pc += 3 + o[1]; break;
-        case Op::kTuple: r[o[0]] = list(gathered(o + 1), Tag::kTuple); pc += 3 + o[1]; break;
+        case Op::kList: r[o[0]] = made(Tag::kList, o + 1); pc += 3 + o[1]; break;
+        case Op::kTuple: r[o[0]] = made(Tag::kTuple, o + 1); pc += 3 + o[1]; break;
         case Op::kUnpack: {
-          const Items items = items_of(get(o[0]));
+          const Value whole = get(o[0]);
+          const Items& items = whole.tag == Tag::kList || whole.tag == Tag::kTuple ? list_items(whole) : arguments_ = items_of(whole);
           if (items.size() != static_cast<size_t>(o[1]))
             raise("ValueError", "there are " + std::to_string(items.size()) + " values to unpack, not " + std::to_string(o[1]));
           for (int32_t i = 0; i < o[1]; ++i) r[o[2 + i]] = items[static_cast<size_t>(i)];
@@ -467,8 +506,8 @@ void Machine::step(Instance& instance) {
           call(instance, get(o[1]), o + 3, o[2], o[0]);
           here = false;
           break;
-        case Op::kBuiltin: r[o[0]] = builtin(o[1], gathered(o + 2)); pc += 4 + o[2]; break;
-        case Op::kMethod: r[o[0]] = method(o[2], get(o[1]), gathered(o + 3)); pc += 5 + o[3]; break;
+        case Op::kBuiltin: r[o[0]] = builtin(o[1], arguments(o + 2)); pc += 4 + o[2]; break;
+        case Op::kMethod: r[o[0]] = method(o[2], get(o[1]), arguments(o + 3)); pc += 5 + o[3]; break;
         case Op::kSetItem: set_item(get(o[0]), get(o[1]), get(o[2])); pc += 4; break;
         case Op::kIsInstance: r[o[0]] = Value::boolean(is_instance(get(o[1]), o[2], o[3])); pc += 5; break;
         case Op::kBlock:

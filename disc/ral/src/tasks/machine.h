@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <memory_resource>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,19 +33,54 @@ std::string find_cycle(const Code& code, const std::vector<Array>& arrays, int64
 
 struct Cancelled {};
 
+// Memory for what lives as long as a call, taken from the front of one block. Nothing of it is given back before `reset`, which keeps as much
+// as the last call took in one block.
+class Arena : public std::pmr::memory_resource {
+ public:
+  void reset();
+
+ private:
+  struct Block {
+    std::unique_ptr<std::byte[]> data;
+    size_t size;
+  };
+
+  void* do_allocate(size_t bytes, size_t alignment) override;
+  void do_deallocate(void*, size_t, size_t) override {}
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+
+  std::vector<Block> blocks_;
+  std::byte* next_ = nullptr;
+  std::byte* end_ = nullptr;
+};
+
+// What a call needs, kept for the next one. tables: one for each class of rows.
+struct Workspace {
+  explicit Workspace(const Code& code) : tables(code.classes.begin(), code.classes.end()), launches(code, tables) {}
+  Workspace(const Workspace&) = delete;
+
+  // For a call of these blocks.
+  void begin(const std::vector<ral_block>& blocks);
+
+  std::vector<Table> tables;
+  Launches launches;
+  Arena arena;
+};
+
 class Machine {
  public:
-  // arrays: one for each of `code.arrays`, checked by `check_arrays`. tables: with constant rows, behind which tensors of instances are put. stop: asked
-  // from time to time whether to end.
-  Machine(const Code& code, const std::vector<ral_block>& blocks, std::vector<Table>& tables, const std::vector<Array>& arrays,
-          std::vector<int64_t> domains, bool shared, bool (*stop)())
-      : code_(code), tables_(tables), launches_(code, blocks, tables), arrays_(arrays), domains_(std::move(domains)), shared_(shared), stop_(stop) {}
+  // arrays: one for each of `code.arrays`, checked by `check_arrays`. space: with constant rows, behind which tensors of instances are put; of no
+  // other machine. stop: asked from time to time whether to end.
+  Machine(const Code& code, Workspace& space, const std::vector<Array>& arrays, std::vector<int64_t> domains, bool shared, bool (*stop)())
+      : code_(code), tables_(space.tables), launches_(space.launches), arrays_(arrays), domains_(std::move(domains)), shared_(shared), stop_(stop),
+        arena_(space.arena) {}
 
   // Runs all instances. Failures of single ones are in `failed`.
   ral_status run();
 
   std::vector<Failed> failed;
   Launches& launches() { return launches_; }
+  const Launches& launches() const { return launches_; }
 
   // What a value of an instance's result is.
   const Value& result(size_t instance) const { return instances_[instance].result; }
@@ -95,6 +132,10 @@ class Machine {
   void call_block(Items& registers, size_t base, const int32_t* operands);
   void describe(const Value& value, Use use, int32_t depth = 0);
   void describe_float(const Value& value);
+  void token(int64_t what, int64_t number) {
+    tokens_.push_back(what);
+    tokens_.push_back(number);
+  }
   Value output(const Kind& kind, const int32_t*& at, int64_t first, const int32_t* inputs, const Value* registers);
 
   // --- values.cc
@@ -119,9 +160,16 @@ class Machine {
   Value method(int32_t which, const Value& value, const Items& arguments);
   void set_item(const Value& value, const Value& index, const Value& item);
   bool is_instance(const Value& value, int32_t tags, int32_t classes);
-  Value list(Items items, Tag tag = Tag::kList) {
-    lists_.push_back(std::move(items));
+  // A list with these items; `make`: of Items in the arena.
+  template <typename... Make>
+  Value list(Tag tag, Make&&... make) {
+    lists_.emplace_back(std::forward<Make>(make)...);
     return Value::of(tag, static_cast<int64_t>(lists_.size()) - 1);
+  }
+  template <typename Parts>
+  Value iterate(Walk walk, int64_t next, const Parts& parts) {
+    iterators_.push_back({walk, next, Items(std::begin(parts), std::end(parts), &arena_)});
+    return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
   }
   std::string text(const Value& value) const;
 
@@ -131,7 +179,7 @@ class Machine {
 
   const Code& code_;
   std::vector<Table>& tables_;
-  Launches launches_;
+  Launches& launches_;
   const std::vector<Array>& arrays_;
   std::vector<int64_t> domains_;  // how many positions each has
   bool shared_;                   // whether a node may be reached twice
@@ -141,17 +189,18 @@ class Machine {
   std::vector<int64_t> slot_rows_;  // of each slot of tensors the row of its first
   std::vector<Instance> instances_;
   int64_t current_ = 0;
-  std::deque<Items> lists_;
+  Arena& arena_;
+  std::pmr::deque<Items> lists_{&arena_};
   std::deque<std::string> texts_;  // made while it runs, behind those of the code
   std::vector<Range> ranges_;
-  std::deque<Iterator> iterators_;
+  std::pmr::deque<Iterator> iterators_{&arena_};
+  Items arguments_;  // of the function that is called
   std::unordered_map<std::string, int64_t> memo_numbers_;
   std::vector<Memory> memo_;
   std::vector<int32_t> last_kind_ = std::vector<int32_t>(code_.regions.size(), -1);
   // of the call of a block that is recorded
   Tokens tokens_;
   std::vector<int64_t> rows_, values_;
-  std::vector<int64_t> given_rows_;
 };
 
 // What is wrong with the arrays of instances, with its status; and how many positions each domain has.

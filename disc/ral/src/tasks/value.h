@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,14 +69,13 @@ struct Range {
 
 enum class Walk : uint8_t { kItems, kReversed, kEnumerate, kZip, kStrictZip };
 
+using Items = std::pmr::vector<Value>;
+
 // An iterator: over the items of `parts[0]`, or of other iterators.
 struct Iterator {
   Walk walk;
   int64_t next = 0;
-  int64_t end = 0;
-  std::vector<Value> parts;
+  Items parts;
 };
-
-using Items = std::vector<Value>;
 
 }  // namespace ral::tasks

@@ -132,11 +132,12 @@ Value Machine::slice(const Value& value, const Value& low, const Value& high, co
   };
   const Range range{low.tag == Tag::kNone ? (step < 0 ? count - 1 : 0) : bounded(number(low, 0)),
                     high.tag == Tag::kNone ? (step < 0 ? -1 : count) : bounded(number(high, 0)), step};
-  Items items;
-  for (int64_t i = 0, n = range.count(); i < n; ++i) items.push_back(item_at(value, range.start + i * step));
   const bool tuple = value.tag == Tag::kTuple || (value.tag == Tag::kPart && code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts) ||
                      (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like == Tag::kTuple);
-  return list(std::move(items), tuple ? Tag::kTuple : Tag::kList);
+  const Value made = list(tuple ? Tag::kTuple : Tag::kList, static_cast<size_t>(range.count()));
+  Items& items = lists_.back();
+  for (size_t i = 0; i < items.size(); ++i) items[i] = item_at(value, range.start + static_cast<int64_t>(i) * step);
+  return made;
 }
 
 // getter: the property's function, where it has to run.
@@ -176,7 +177,7 @@ Value Machine::binary(int32_t op, const Value& left, const Value& right) {
       Items items = items_of(left);
       const Items more = items_of(right);
       items.insert(items.end(), more.begin(), more.end());
-      return list(std::move(items), left.tag == Tag::kTuple ? Tag::kTuple : Tag::kList);
+      return list(left.tag == Tag::kTuple ? Tag::kTuple : Tag::kList, items);
     }
     const Value& whole = left.is_integer() ? right : left;
     const Value& times = left.is_integer() ? left : right;
@@ -185,7 +186,7 @@ Value Machine::binary(int32_t op, const Value& left, const Value& right) {
       if (times.i > 0 && one.size() > (1U << 26) / static_cast<uint64_t>(times.i)) raise("MemoryError", "a list of too many items");
       Items items;
       for (int64_t i = 0; i < times.i; ++i) items.insert(items.end(), one.begin(), one.end());
-      return list(std::move(items), whole.tag == Tag::kTuple ? Tag::kTuple : Tag::kList);
+      return list(whole.tag == Tag::kTuple ? Tag::kTuple : Tag::kList, items);
     }
     raise("TypeError", std::string("an operator between ") + name_of(left.tag) + " and " + name_of(right.tag));
   }
@@ -314,8 +315,7 @@ Value Machine::iterator(const Value& value) {
   if (value.tag == Tag::kIter) return value;
   if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kNode) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
   (void)length(value);
-  iterators_.push_back({Walk::kItems, 0, 0, {value}});
-  return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
+  return iterate(Walk::kItems, 0, std::initializer_list<Value>{value});
 }
 
 bool Machine::next(Value& from, Value& made) {
@@ -333,29 +333,33 @@ bool Machine::next(Value& from, Value& made) {
     case Walk::kEnumerate: {
       Value item;
       if (!next(iterator.parts[0], item)) return false;
-      made = list({Value::integer(iterator.next++), item}, Tag::kTuple);
+      made = list(Tag::kTuple, std::initializer_list<Value>{Value::integer(iterator.next++), item});
       return true;
     }
     default: break;
   }
-  Items items(iterator.parts.size());
-  for (size_t i = 0; i < items.size(); ++i) {
+  constexpr size_t kFew = 8;
+  const size_t count = iterator.parts.size();
+  Value few[kFew];
+  Items many(count > kFew ? count : 0);
+  Value* items = count > kFew ? many.data() : few;
+  for (size_t i = 0; i < count; ++i) {
     if (next(iterator.parts[i], items[i])) continue;
     if (iterator.walk == Walk::kStrictZip) {
       Value more;
       bool longer = i > 0;
-      for (size_t j = i + 1; j < items.size(); ++j) longer = longer || next(iterator.parts[j], more);
+      for (size_t j = i + 1; j < count; ++j) longer = longer || next(iterator.parts[j], more);
       if (longer) raise("ValueError", "zip() argument " + std::to_string(i + 1) + " has another length than the others");
     }
     return false;
   }
-  if (items.empty()) return false;
-  made = list(std::move(items), Tag::kTuple);
+  if (count == 0) return false;
+  made = list(Tag::kTuple, items, items + count);
   return true;
 }
 
 Items Machine::items_of(const Value& value) {
-  if (value.tag == Tag::kList || value.tag == Tag::kTuple) return lists_[static_cast<size_t>(value.i)];
+  if (value.tag == Tag::kList || value.tag == Tag::kTuple) return list_items(value);
   Value from = iterator(value), made;
   Items items;
   while (next(from, made)) items.push_back(made);
