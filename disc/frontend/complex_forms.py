@@ -464,12 +464,83 @@ def _pairs(given: Given, matrix: Tensor) -> Sequence[Tensor]:
     return matrices.eig(matrix, isinstance(given.raw(next(iter(given.arguments))), Joined))
 
 
+def _right(given: Given, name: str = "B") -> Tensor:
+    return _memory(given.raw(name))
+
+
+def _lu(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    """(L and U in one, pivots, order, zeros)."""
+    if given.raw("pivot") is False:
+        raise NotImplementedError
+    return matrices.disc.complex_lu(matrix, given.raw("check_errors") is True)
+
+
+def _factors(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    factors, pivots, _, zeros = _lu(given, matrix)
+    return factors, pivots, zeros
+
+
+def _parted_factors(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    factors, _, order, _ = _lu(given, matrix)
+    return matrices.unpacked(factors, order)
+
+
+def _unpacked(given: Given, factors: Tensor) -> Sequence[Tensor]:
+    pivots, nothing = given.raw("LU_pivots"), factors.new_empty([0, 2])
+    assert isinstance(pivots, Tensor)
+    exchange, lower, upper = matrices.unpacked(factors, matrices.disc.permutation(pivots, factors.shape[-3]))
+    data, order = given.raw("unpack_data") is not False, given.raw("unpack_pivots") is not False
+    return exchange if order else nothing, lower if data else nothing, upper if data else nothing
+
+
+def _solved_by_factors(given: Given, factors: Tensor) -> Tensor:
+    pivots = given.raw("pivots")
+    assert isinstance(pivots, Tensor)
+    order = matrices.disc.permutation(pivots, factors.shape[-3])
+    return matrices.solved_by_factors(factors, order, _right(given), given.raw("left") is not False, given.raw("adjoint") is True)
+
+
+def _with_factors(place: slice) -> Callable[[Given, Tensor], Sequence[Tensor]]:
+    """Determinants, which of (determinant, sign, logarithm), with the factors and pivots."""
+    return lambda given, matrix: [*matrices.disc.complex_determinant(matrix)[place], *_lu(given, matrix)[:2]]
+
+
+def _solved_triangular(given: Given, matrix: Tensor) -> Tensor:
+    upper, unit, left = (given.raw(name) is True for name in ("upper", "unitriangular", "left"))
+    return matrices.solve_triangular(matrix, _right(given), upper, unit, left)
+
+
+def _triangular_solve(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    """The older form, which also returns the matrix."""
+    upper, turned, unit = (given.raw(name) is True for name in ("upper", "transpose", "unitriangular"))
+    own = matrices.turned(matrix) if turned else matrix
+    return matrices.solve_triangular(own, _right(given, "self"), upper != turned, unit), matrix.clone()
+
+
+def _cholesky_solved(given: Given, matrix: Tensor) -> Tensor:
+    return matrices.cholesky_solve(matrices.adjoint(matrix) if given.raw("upper") is True else matrix, _right(given, "self"))
+
+
 _INVERSE = of_matrices(lambda given, matrix: matrices.inverse(matrix))
 _MATRICES: dict[str, Form] = {
     "linalg_solve": of_matrices(_solved), "linalg_inv": _INVERSE,
     "inverse": of_matrices(lambda given, matrix: matrices.inverse(matrix), "self"),
     "linalg_cholesky": of_matrices(lambda given, matrix: matrices.cholesky(matrix, given.raw("upper") is True), "self"),
     "cholesky": of_matrices(lambda given, matrix: matrices.cholesky(matrix, given.raw("upper") is True), "self"),
+    "linalg_lu_factor_ex": of_matrices(_factors), "linalg_lu": of_matrices(_parted_factors), "lu_unpack": of_matrices(_unpacked, "LU_data"),
+    "linalg_lu_solve": of_matrices(_solved_by_factors, "LU"), "linalg_solve_triangular": of_matrices(_solved_triangular, "self"),
+    "triangular_solve": of_matrices(_triangular_solve), "cholesky_solve": of_matrices(_cholesky_solved, "input2"),
+    "_linalg_solve_ex": of_matrices(
+        lambda given, matrix: matrices.solve_ex(matrix, _right(given), given.raw("left") is not False, given.raw("check_errors") is True)
+    ),
+    "linalg_inv_ex": of_matrices(lambda given, matrix: matrices.inverse_ex(matrix, given.raw("check_errors") is True)),
+    "linalg_cholesky_ex": of_matrices(
+        lambda given, matrix: matrices.cholesky_ex(matrix, given.raw("upper") is True, given.raw("check_errors") is True), "self"
+    ),
+    "_linalg_det": of_matrices(_with_factors(slice(0, 1))), "_linalg_slogdet": of_matrices(_with_factors(slice(1, 3))),
+    "linalg_householder_product": of_matrices(
+        lambda given, matrix: matrices.disc.complex_householder_product(matrix, _right(given, "tau")), "input"
+    ),
     "linalg_qr": of_matrices(lambda given, matrix: matrices.qr(matrix, str(given.raw("mode")))),
     "linalg_det": of_matrices(lambda given, matrix: matrices.disc.complex_determinant(matrix)[0]),
     "det": of_matrices(lambda given, matrix: matrices.disc.complex_determinant(matrix)[0], "self"),

@@ -60,11 +60,11 @@ def by_limits(original: Callable[..., Tensor], function: Callable[..., Tensor]) 
 
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
-    lower = factor.transpose(-2, -1) if upper else factor
+    lower = factor.mH if upper else factor
     diagonal = lower.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     lower = required(lower, diagonal != 0, "cholesky_inverse: a diagonal element is zero, so the matrix is singular: got {actual} or more")
     half = torch.linalg.solve_triangular(lower, torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape), upper=False)
-    return half.transpose(-2, -1) @ half
+    return half.mH @ half
 
 
 def ormqr(reflections: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
@@ -73,7 +73,7 @@ def ormqr(reflections: Tensor, tau: Tensor, other: Tensor, left: bool = True, tr
     room = reflections.new_zeros([*reflections.shape[:-1], rows])
     whole = torch.cat([reflections, room], -1).narrow(-1, 0, rows) if rows != columns else reflections
     q = torch.linalg.householder_product(whole, tau)
-    q = q.transpose(-2, -1) if transpose else q
+    q = q.mH if transpose else q
     return q @ other if left else other @ q
 
 

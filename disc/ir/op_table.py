@@ -359,10 +359,14 @@ _LIBRARY = (
     # (Q, R); of any square matrix, real or complex, (eigenvalues, eigenvectors).
     *(Op(f"disc.{name}", Kind.LIBRARY, cost, operands=operands, results=results, imported=(f"disc.dynamic_{name}",), sizes=Sizes.GIVEN)
       for name, cost, operands, results in (
-          ("complex_cholesky", 128, ("source",), 1), ("complex_determinant", 128, ("source",), 3), ("complex_eig", 1024, ("source",), 2),
-          ("complex_eigh", 1024, ("source",), 2), ("complex_qr", 128, ("source",), 2), ("complex_solve", 128, ("right", "matrix"), 1),
-          ("complex_svd", 1024, ("source",), 3), ("eig", 512, ("source",), 2),
+          ("complex_cholesky", 128, ("source",), 1), ("complex_cholesky_ex", 128, ("source",), 2),
+          ("complex_determinant", 128, ("source",), 3), ("complex_eig", 1024, ("source",), 2), ("complex_eigh", 1024, ("source",), 2),
+          ("complex_householder", 128, ("source",), 2), ("complex_householder_product", 128, ("reflections", "factors"), 1),
+          ("complex_lu", 128, ("source",), 4), ("complex_lu_checked", 128, ("source",), 4), ("complex_qr", 128, ("source",), 2),
+          ("complex_solve", 128, ("right", "matrix"), 1), ("complex_svd", 1024, ("source",), 3), ("eig", 512, ("source",), 2),
       )),
+    Op("disc.complex_triangular_solve", Kind.LIBRARY, 128, needs=("upper", "unit"), operands=("right", "matrix"),
+       imported=("disc.complex_triangular_solve",), sizes=Sizes.FIRST),
     # Of the rows of a matrix their places in lexicographic order; weights, finite numbers, or rates, as they are, where they are none the
     # call fails; the logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
     Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),

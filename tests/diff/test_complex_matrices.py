@@ -59,7 +59,9 @@ def positive(batch: int, n: int) -> Tensor:
 def near(found: Tensor, wanted: Tensor, scale: Tensor | None = None) -> None:
     """Within 2e-5 (f32) of the largest element, or of `scale`'s."""
     assert found.shape == wanted.shape
-    if found.numel():
+    if wanted.dtype == torch.int32:
+        assert torch.equal(found, wanted)
+    elif found.numel():
         limit = 2e-5 if torch.finfo(wanted.dtype).bits == 32 else 1e-12
         size = 1 + max(wanted.abs().max().item(), 0 if scale is None else scale.abs().max().item())
         assert (found - wanted).abs().max().item() <= limit * size
@@ -107,7 +109,48 @@ SAME: tuple[tuple[str, Callable[..., object], tuple[Callable[[int, int], Tensor]
     ("determinants", lambda x: (linalg.det(x), *linalg.slogdet(x)), (square,)),
     ("qr", lambda x: (*linalg.qr(x), *linalg.qr(x, "complete"), linalg.qr(x, "r")[1]), (tall,)),
     ("qr, wide", linalg.qr, (wide,)),
+    ("lu", lambda x: (*linalg.lu(x), *torch.lu_unpack(*linalg.lu_factor(x))), (square,)),
+    ("lu, tall", lambda x: (*linalg.lu(x), *linalg.lu_factor_ex(x)), (tall,)),
+    ("lu, wide", lambda x: (*linalg.lu(x), *linalg.lu_factor_ex(x)), (wide,)),
+    ("lu_solve", lambda x, b: by_factors(x, b, b.mH), (regular, wide)),
+    ("with numbers of what failed", lambda x, b: (*linalg.inv_ex(x), *linalg.solve_ex(x, b), torch.logdet(x)), (regular, wide)),
+    ("cholesky_ex", lambda x: (*linalg.cholesky_ex(x), *linalg.cholesky_ex(x, upper=True)), (positive,)),
+    ("cholesky_ex, of others", lambda x: linalg.cholesky_ex(x + x.mH), (square,)),
+    ("of Cholesky's factors", lambda x, b: by_cholesky(linalg.cholesky(x), b), (positive, wide)),
+    ("of triangles", lambda a, b: by_triangles(a, b), (regular, wide)),
+    ("reflections", lambda x, f: (linalg.householder_product(x, f), *turned_by_reflections(x, f)), (tall, lambda b, n: random(b, n) / 2)),
 )
+
+
+def by_factors(x: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    factors = linalg.lu_factor(x)
+    return (
+        linalg.lu_solve(*factors, b), linalg.lu_solve(*factors, b, adjoint=True), linalg.lu_solve(*factors, c, left=False),
+        linalg.lu_solve(*factors, c, left=False, adjoint=True), torch.lu_solve(b, *factors),
+    )  # fmt: skip
+
+
+def by_cholesky(lower: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    upper = lower.mH.contiguous()
+    return (
+        torch.cholesky_solve(b, lower), torch.cholesky_solve(b, upper, upper=True), torch.cholesky_inverse(lower),
+        torch.cholesky_inverse(upper, upper=True),
+    )  # fmt: skip
+
+
+def by_triangles(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    return (
+        linalg.solve_triangular(a, b, upper=True), linalg.solve_triangular(a / 9, b, upper=False, unitriangular=True),
+        linalg.solve_triangular(a, b.mH, upper=True, left=False),
+        torch.triangular_solve(b, a, transpose=True)[0],
+    )  # fmt: skip
+
+
+def turned_by_reflections(x: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
+    return (
+        torch.ormqr(x, factors, x), torch.ormqr(x, factors, x, transpose=True), torch.ormqr(x, factors, x.mH, left=False),
+        torch.ormqr(x, factors, x.mH, left=False, transpose=True),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("function", "makers"), [each[1:] for each in SAME], ids=[each[0] for each in SAME])
@@ -180,6 +223,9 @@ def test_matrices_without_a_result() -> None:
     x = square(2, 3)
     with pytest.raises(SingularMatrixError, match=r"\(batch element 1\) the matrix is singular"):
         compiled(linalg.inv, x)(torch.stack([torch.eye(3), torch.ones(3, 3)]).to(x.dtype))
+    for function in (linalg.lu_factor, lambda x: linalg.inv_ex(x, check_errors=True)):
+        with pytest.raises(SingularMatrixError, match="diagonal element 2 of U is zero"):
+            compiled(function, x)(torch.stack([torch.eye(3), torch.ones(3, 3)]).to(x.dtype))
     with pytest.raises(SingularMatrixError, match="minor of order 2 is not positive-definite"):
         compiled(linalg.cholesky, x)(torch.diag(torch.tensor([1.0, -1, 1])).to(x.dtype).unsqueeze(0))
     for function in (linalg.eigh, linalg.svd, linalg.eig):

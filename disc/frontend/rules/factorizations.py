@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from disc.frontend.call import Call
+from disc.frontend.complex_matrices import disc
 from disc.frontend.effect_tokens import CHECKS
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.indexing import gathered
@@ -22,6 +23,7 @@ aten = torch.ops.aten
 # Ops that return numbers of what failed, which composite functions of PyTorch check themselves afterwards.
 CHECKED = (
     aten.linalg_cholesky_ex.default, aten.linalg_inv_ex.default, aten._linalg_solve_ex.default, aten.linalg_lu_factor_ex.default,
+    disc.complex_lu.default, disc.complex_cholesky_ex.default,
 )  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def factored(e: OpBuilder, x: Tensor, checked: bool = False) -> tuple[Tensor, ..
 def lu_factor(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     if call.arguments["pivot"] is False:
         raise RuleError("an LU factorization without pivots, which eager refuses on a CPU, too")
-    factors, pivots, _, zeros = factored(e, call.tensor("A"), _is_checked(call))
+    factors, pivots, _, zeros = factored(e, call.tensor("A"), is_checked(call))
     return factors, pivots, zeros
 
 
@@ -185,7 +187,7 @@ def svd(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
 # --- with numbers of what failed, which composite functions check ---------------------------------------------------------------
 
 
-def _is_checked(call: Call) -> bool:
+def is_checked(call: Call) -> bool:
     """Whether `_linalg_check_errors` reads the numbers of what failed, the last result: then a failure ends the call here."""
     last = len(call.results) - 1
     return call.flag("check_errors") or any(
@@ -204,14 +206,14 @@ def check_errors(e: OpBuilder, call: Call) -> None:
         raise RuleError("what it checks is not made by an op of this compiler")
 
 
-def _no_failures(e: OpBuilder, x: Tensor) -> Tensor:
-    return e.full(0, x.shape[:-2], torch.int32)
+def no_failures(e: OpBuilder, batch: Shape) -> Tensor:
+    return e.full(0, batch, torch.int32)
 
 
 def cholesky_ex(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     x, is_upper = real(call.tensor("self")), call.flag("upper")
-    if _is_checked(call):
-        return factor(e, x, is_upper), _no_failures(e, x)
+    if is_checked(call):
+        return factor(e, x, is_upper), no_failures(e, x.shape[:-2])
     x = transposed(e, x) if is_upper else x
     found, numbers = sized_library(e, "disc.dynamic_cholesky_ex", [x], [(x.shape, x.dtype), (x.shape[:-2], torch.int32)])
     return transposed(e, found) if is_upper else found, numbers
@@ -219,8 +221,8 @@ def cholesky_ex(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
 
 def inverse_ex(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     x = real(call.tensor("A"))
-    if _is_checked(call):
-        return inverse(e, call), _no_failures(e, x)
+    if is_checked(call):
+        return inverse(e, call), no_failures(e, x.shape[:-2])
     factors, _, order, zeros = factored(e, x)
     return solved_by_factors(e, factors, order, identity(e, x.shape, x.dtype)), zeros
 
@@ -229,7 +231,7 @@ def solve_ex(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     """Eager, too, goes on where U has a zero on its diagonal, and divides by it."""
     x = real(call.tensor("A"))
     factors, pivots, order, zeros = factored(e, x)
-    if _is_checked(call):
+    if is_checked(call):
         return solve(e, call), factors, pivots, zeros
     right, is_vector = call.tensor("B"), is_vector_of(call.tensor("B"), x)
     found = by_factors(e, factors, order, e.unsqueeze(right, right.rank) if is_vector else right, call.flag("left") or is_vector, False)

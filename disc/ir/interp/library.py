@@ -131,8 +131,8 @@ def _left(matrix: Array, minor: int) -> Array:
     """What is left of a matrix whose leading minor of this order is not positive-definite."""
     done, left = minor - 1, np.tril(matrix)
     left[:done, :done] = np.linalg.cholesky(matrix[:done, :done])
-    left[done:, :done] = np.linalg.solve(left[:done, :done], matrix[done:, :done].T).T
-    left[done, done] -= left[done, :done] @ left[done, :done]
+    left[done:, :done] = np.linalg.solve(left[:done, :done], matrix[done:, :done].conj().T).conj().T
+    left[done, done] -= left[done, :done] @ left[done, :done].conj()
     return left
 
 
@@ -167,8 +167,8 @@ def _determinant(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     return [np.asarray(each, operands[0].dtype) for each in found]
 
 
-def _lu(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    """Partial pivoting: of the largest magnitudes in a column the first."""
+def _lu(op: ir.Operation, operands: list[Any], scope: Scope) -> list[Any]:
+    """Partial pivoting: of the largest sizes in a column, those of a complex number's parts added, the first."""
     factors = operands[0].copy()
     *batch, rows, columns = factors.shape
     pivots = np.zeros((*batch, min(rows, columns)), np.int32)
@@ -176,7 +176,8 @@ def _lu(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     for place in np.ndindex(*batch):
         own = factors[place]
         for step in range(min(rows, columns)):
-            best = step + int(np.argmax(np.abs(own[step:, step])))
+            below = own[step:, step]
+            best = step + int(np.argmax(np.abs(below.real) + np.abs(below.imag)))
             pivots[(*place, step)] = best + 1
             own[[step, best]], order[place][[step, best]] = own[[best, step]], order[place][[best, step]]
             if own[step, step] == 0:
@@ -187,11 +188,14 @@ def _lu(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     return [factors, pivots, order, zeros]
 
 
-def _lu_checked(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    results = _lu(op, operands, scope)
-    if results[3].any():
-        raise SingularMatrixError("a diagonal element of U is zero: the factors solve no system")
-    return results
+def _checked(factor: Rule) -> Rule:
+    def rule(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+        results = factor(op, operands, scope)
+        if results[3].any():
+            raise SingularMatrixError("a diagonal element of U is zero: the factors solve no system")
+        return results
+
+    return rule
 
 
 def _permutation(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
@@ -207,19 +211,21 @@ def _permutation(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
 
 def _householder(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     (x,) = operands
-    packed, factors = np.linalg.qr(x, mode="raw") if x.size else (x.swapaxes(-1, -2), np.zeros(scope.shape(op.results[1].type)))
+    nothing = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
+    packed, factors = np.linalg.qr(x, mode="raw") if x.size else (x.swapaxes(-1, -2), nothing)
     return [packed.swapaxes(-1, -2).astype(x.dtype), factors.astype(x.dtype)]
 
 
-def _householder_product(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+def _householder_product(op: ir.Operation, operands: list[Any], scope: Scope) -> list[Any]:
     packed, factors = operands
-    shape = scope.shape(op.results[0].type)
+    columns = scope.shape(op.results[0].type)[packed.ndim - 1]
+    shape = (*packed.shape[:-1], columns)
     found = np.broadcast_to(np.eye(*shape[-2:], dtype=packed.dtype), shape).copy()
     for step in reversed(range(factors.shape[-1])):
         v = packed[..., :, step].copy()
         v[..., : step + 1] = 0
         v[..., step] = 1
-        found -= factors[..., step, None, None] * v[..., :, None] * (v[..., None, :] @ found)
+        found -= factors[..., step, None, None] * v[..., :, None] * (v.conj()[..., None, :] @ found)
     return [found]
 
 
@@ -277,6 +283,16 @@ def _of_complex(function: Callable[..., Any], count: int = 1) -> Rule:
         return [each.astype(operands[0].dtype) for each in whole]
 
     return rule
+
+
+def _of_pairs(rule: Rule) -> Rule:
+    """A rule for matrices of any kind of numbers, for complex ones."""
+
+    def own(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+        found: list[Any] = rule(op, [_complex(each) for each in operands], scope)
+        return [_joined(each).astype(operands[0].dtype) if each.dtype.kind == "c" else each for each in found]
+
+    return own
 
 
 def _determinants(x: Array) -> tuple[Array, ...]:
@@ -382,11 +398,15 @@ def _solved(function: Callable[..., Array], *operands: Array) -> Array:
 RULES: dict[str, Rule] = {
     "disc.cholesky": _cholesky, "disc.cholesky_ex": _cholesky_ex,
     "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
-    "disc.determinant": _determinant, "disc.lu": _lu, "disc.lu_checked": _lu_checked,
+    "disc.determinant": _determinant, "disc.lu": _lu, "disc.lu_checked": _checked(_lu),
     "disc.permutation": _permutation, "disc.householder": _householder,
     "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp,
-    "disc.complex_cholesky": _of_complex(np.linalg.cholesky), "disc.complex_determinant": _of_complex(_determinants, 3),
+    "disc.complex_cholesky": _of_complex(np.linalg.cholesky), "disc.complex_cholesky_ex": _of_pairs(_cholesky_ex),
+    "disc.complex_determinant": _of_complex(_determinants, 3),
     "disc.complex_eig": _of_complex(np.linalg.eig, 2), "disc.complex_eigh": _of_complex(np.linalg.eigh, 2),
+    "disc.complex_householder": _of_pairs(_householder), "disc.complex_householder_product": _of_pairs(_householder_product),
+    "disc.complex_lu": _of_pairs(_lu), "disc.complex_lu_checked": _of_pairs(_checked(_lu)),
+    "disc.complex_triangular_solve": _of_pairs(_triangular_solve),
     "disc.complex_qr": _of_complex(_orthogonal, 2), "disc.complex_solve": _of_complex(lambda right, a: np.linalg.solve(a, right)),
     "disc.complex_svd": _of_complex(_singular_values, 3), "disc.eig": _eig,
     "disc.order_rows": _order_rows, "disc.check_weights": _check_weights, "disc.check_finite": _check_finite,

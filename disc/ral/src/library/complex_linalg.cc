@@ -1,11 +1,11 @@
-// Factorizations of complex matrices, [..., 2] in f32 and f64: the algorithms of LAPACK for LU, Cholesky and QR, without blocks, and Jacobi's
-// rotations for eigenvalues of Hermitian matrices and for singular values (G. H. Golub and C. F. Van Loan, "Matrix Computations", 8.5, 8.6).
+// Solutions, determinants and orthogonal factors of complex matrices, [..., 2] in f32 and f64; Jacobi's rotations for eigenvalues of Hermitian
+// matrices and for singular values (G. H. Golub and C. F. Van Loan, "Matrix Computations", 8.5, 8.6).
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "library/complex_numbers.h"
+#include "library/complex_matrices.h"
 #include "library/functions.h"
 #include "library/matrices.h"
 #include "library/reflections.h"
@@ -15,168 +15,16 @@ namespace ral {
 namespace {
 
 constexpr int kMostSweeps = 60;  // few matrices take more than ten
-constexpr int64_t kComplexMacs = 4;
-
-// The tensor of complex numbers without the dim of their parts.
-ral_tensor by_numbers(const ral_tensor& tensor) {
-  ral_tensor found = tensor;
-  if (found.rank > 0) --found.rank;
-  return found;
-}
-
-bool are_complex(LibraryCall& call, const ral_tensor& tensor, int32_t rank) {
-  const bool good = tensor.rank > rank && tensor.dims[tensor.rank - 1] == 2;
-  if (!good) call.fail("needs complex matrices, whose parts are the last dim", RAL_ERROR_SHAPE);
-  return good;
-}
-
-// A batch of complex matrices, each of which is computed by one thread, with `scratch` numbers of its own.
-template <typename T>
-struct Matrices {
-  using Number = Complex<T>;
-
-  LibraryCall& call;
-  Batch batch;
-
-  explicit Matrices(LibraryCall& own, const ral_tensor& matrix) : call(own), batch(by_numbers(matrix)) {}
-
-  static Number* at(const ral_tensor& tensor, int64_t number, int64_t size) {
-    return tensor.data ? static_cast<Number*>(tensor.data) + number * size : nullptr;
-  }
-
-  // found: 0, or what `check` or `check_found` is told.
-  template <typename Body>
-  int64_t* each(int64_t scratch, int64_t work, const Body& body) {
-    int64_t* found = integers(call, batch.count);
-    if (!found) return nullptr;
-    const int64_t cost = (work * kComplexMacs / kMacsPerNanosecond + 100) * RAL_COST_PER_NANOSECOND;
-    const bool done = call.parallel(batch.count, cost, (scratch + 1) * static_cast<int64_t>(sizeof(Number)), [&](int64_t begin, int64_t end, char* memory) {
-      for (int64_t i = begin; i < end; ++i) found[i] = body(i, reinterpret_cast<Number*>(memory));
-    });
-    return done ? found : nullptr;
-  }
-};
-
-bool is_square(LibraryCall& call, const ral_tensor& matrix) {
-  if (!are_complex(call, matrix, 2)) return false;
-  const bool good = matrix.dims[matrix.rank - 2] == matrix.dims[matrix.rank - 3];
-  if (!good) call.fail("needs square matrices", RAL_ERROR_SHAPE);
-  return good;
-}
-
-// L and U in one, with partial pivoting by the sum of the parts; order: of the rows. Returns the first zero of U, from 1, or 0; odd: whether the
-// exchanges are an odd number.
-template <typename T>
-int64_t factor(int64_t n, Complex<T>* a, int64_t* order, bool* odd) {
-  int64_t zero = 0;
-  *odd = false;
-  std::iota(order, order + n, int64_t{0});
-  for (int64_t k = 0; k < n; ++k) {
-    int64_t best = k;
-    for (int64_t i = k + 1; i < n; ++i) {
-      if (a[i * n + k].sum() > a[best * n + k].sum()) best = i;
-    }
-    if (best != k) {
-      std::swap_ranges(a + k * n, a + (k + 1) * n, a + best * n);
-      std::swap(order[k], order[best]);
-      *odd = !*odd;
-    }
-    const Complex<T> pivot = a[k * n + k];
-    if (pivot.re == 0 && pivot.im == 0) {
-      zero = zero ? zero : k + 1;
-      continue;
-    }
-    for (int64_t i = k + 1; i < n; ++i) {
-      const Complex<T> ratio = a[i * n + k] = a[i * n + k] / pivot;
-      for (int64_t j = k + 1; j < n; ++j) a[i * n + j] = a[i * n + j] - ratio * a[k * n + j];
-    }
-  }
-  return zero;
-}
-
-// Rows of x, [n, columns], are solved with the factors.
-template <typename T>
-void solve_factored(int64_t n, const Complex<T>* a, Complex<T>* x, int64_t columns) {
-  const auto take = [&](int64_t i, int64_t j) {
-    for (int64_t k = 0; k < columns; ++k) x[i * columns + k] = x[i * columns + k] - a[i * n + j] * x[j * columns + k];
-  };
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < i; ++j) take(i, j);
-  }
-  for (int64_t i = n - 1; i >= 0; --i) {
-    for (int64_t j = i + 1; j < n; ++j) take(i, j);
-    for (int64_t k = 0; k < columns; ++k) x[i * columns + k] = x[i * columns + k] / a[i * n + i];
-  }
-}
-
-// Returns the order of the first minor that is not positive, or 0.
-template <typename T>
-int64_t factor_positive(int64_t n, const Complex<T>* a, Complex<T>* lower) {
-  std::fill(lower, lower + n * n, Complex<T>{});
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < i; ++j) {
-      const Complex<T> sum = inner_product(j, lower + j * n, lower + i * n);
-      lower[i * n + j] = (a[i * n + j] - sum) / lower[j * n + j].re;
-    }
-    const T rest = a[i * n + i].re - square_sum(i, lower + i * n);
-    if (!(rest > 0)) return i + 1;
-    lower[i * n + i].re = std::sqrt(rest);
-  }
-  return 0;
-}
-
-// A reflection I - tau * v * v^H, v[0] = 1, whose conjugate transpose makes (x[0], 0, ...) of x, for a real x[0] (LAPACK's xLARFG); x becomes
-// that number and the rest of v.
-template <typename T>
-Complex<T> make_complex_reflection(int64_t length, Complex<T>* x) {
-  const T rest = square_sum(length - 1, x + 1);
-  const Complex<T> alpha = x[0];
-  if (rest == 0 && alpha.im == 0) return {};
-  const T beta = -std::copysign(std::sqrt(alpha.square() + rest), alpha.re);
-  const Complex<T> divisor = alpha - Complex<T>{beta};
-  for (int64_t i = 1; i < length; ++i) x[i] = x[i] / divisor;
-  x[0] = {beta};
-  return {(beta - alpha.re) / beta, -alpha.im / beta};
-}
-
-// column -= factor * v * (v^H * column), v[0] being 1.
-template <typename T>
-void reflect(int64_t length, const Complex<T>* v, Complex<T> factor, Complex<T>* column) {
-  const Complex<T> sum = factor * (column[0] + inner_product(length - 1, v + 1, column + 1));
-  column[0] = column[0] - sum;
-  for (int64_t i = 1; i < length; ++i) column[i] = column[i] - v[i] * sum;
-}
-
 // Of a [rows, n]: Q [rows, wanted] and R [wanted, n]; either may be null. scratch: columns [n, rows], factors [least], product [wanted, rows].
 template <typename T>
 void factor_orthogonal(const Batch& batch, const Complex<T>* a, Complex<T>* q, Complex<T>* r, int64_t wanted, Complex<T>* scratch) {
   const int64_t rows = batch.rows, n = batch.n, least = batch.least();
   Complex<T>*columns = scratch, *factors = columns + rows * n, *product = factors + least;
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < n; ++j) columns[j * rows + i] = a[i * n + j];
-  }
-  bool finite = true;
-  const int exponent = scale_elements(reinterpret_cast<T*>(columns), 2 * rows * n, &finite);
-  for (int64_t k = 0; k < least; ++k) {
-    Complex<T>* v = columns + k * rows + k;
-    factors[k] = make_complex_reflection(rows - k, v);
-    for (int64_t j = k + 1; j < n; ++j) reflect(rows - k, v, factors[k].conjugate(), columns + j * rows + k);
-  }
+  reflect_columns(batch, a, columns, factors);
   for (int64_t i = 0; r && i < wanted; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      const Complex<T> own = j < i ? Complex<T>{} : columns[j * rows + i];
-      r[i * n + j] = {std::scalbn(own.re, exponent), std::scalbn(own.im, exponent)};
-    }
+    for (int64_t j = 0; j < n; ++j) r[i * n + j] = j < i ? Complex<T>{} : columns[j * rows + i];
   }
-  if (!q) return;
-  std::fill(product, product + wanted * rows, Complex<T>{});
-  for (int64_t j = 0; j < wanted; ++j) product[j * rows + j] = {1};
-  for (int64_t k = least - 1; k >= 0; --k) {
-    for (int64_t j = k; j < wanted; ++j) reflect(rows - k, columns + k * rows + k, factors[k], product + j * rows + k);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < wanted; ++j) q[i * wanted + j] = product[j * rows + i];
-  }
+  if (q) multiply_reflections(rows, least, columns, factors, wanted, product, q);
 }
 
 // The rotation that makes orthogonal what has squares a and b and the product c: (cosine, sine, turn).
@@ -348,9 +196,7 @@ Found factor_singular(const Batch& batch, const Complex<T>* a, Complex<T>* left,
 
 void complex_solve(LibraryCall& call) {
   const ral_tensor &right = call.operands[0], &matrix = call.operands[1], &result = call.results[0];
-  if (!is_square(call, matrix) || !are_complex(call, right, 2)) return;
-  const bool fits = right.rank == matrix.rank && std::equal(matrix.dims, matrix.dims + matrix.rank - 2, right.dims);
-  if (!demand(call, fits && right.dtype == matrix.dtype && is_like(result, right, right.dtype))) return;
+  if (!is_complex_system(call, matrix, right)) return;
   with_real(call, [&](auto zero) {
     using T = decltype(zero);
     Matrices<T> all(call, matrix);
@@ -359,11 +205,12 @@ void complex_solve(LibraryCall& call) {
       auto* order = reinterpret_cast<int64_t*>(memory + n * n);
       bool odd = false;
       std::copy(all.at(matrix, i, n * n), all.at(matrix, i + 1, n * n), memory);
-      if (const int64_t place = factor(n, memory, order, &odd)) return place;
+      if (const int64_t place = factor_by_rows(n, n, memory, order, static_cast<int64_t*>(nullptr), &odd)) return place;
       const Complex<T>* from = all.at(right, i, n * columns);
       Complex<T>* to = all.at(result, i, n * columns);
       for (int64_t row = 0; row < n; ++row) std::copy(from + order[row] * columns, from + (order[row] + 1) * columns, to + row * columns);
-      solve_factored(n, memory, to, columns);
+      solve_lower(n, memory, to, columns, true);
+      solve_upper(n, memory, to, columns, false);
       return 0;
     });
     if (zeros) check(call, zeros, all.batch.count, "the matrix is singular (diagonal element ", " of U is zero)");
@@ -372,7 +219,7 @@ void complex_solve(LibraryCall& call) {
 
 void complex_determinant(LibraryCall& call) {
   const ral_tensor& matrix = call.operands[0];
-  if (!is_square(call, matrix)) return;
+  if (!is_complex_square(call, matrix)) return;
   const ral_tensor plain = by_numbers(matrix);
   if (!has_sizes(call, call.results[0], plain, plain.dtype, {2}) || !has_sizes(call, call.results[1], plain, plain.dtype, {2})) return;
   if (!has_sizes(call, call.results[2], plain, plain.dtype, {})) return;
@@ -383,7 +230,7 @@ void complex_determinant(LibraryCall& call) {
     all.each(n * n + n, n * n * n / 3, [&](int64_t i, Complex<T>* memory) -> int64_t {
       bool odd = false;
       std::copy(all.at(matrix, i, n * n), all.at(matrix, i + 1, n * n), memory);
-      factor(n, memory, reinterpret_cast<int64_t*>(memory + n * n), &odd);
+      factor_by_rows(n, n, memory, reinterpret_cast<int64_t*>(memory + n * n), static_cast<int64_t*>(nullptr), &odd);
       Complex<T> product{odd ? T{-1} : T{1}}, sign = product;
       T logarithm = 0;
       for (int64_t k = 0; k < n; ++k) {
@@ -398,20 +245,6 @@ void complex_determinant(LibraryCall& call) {
       if (call.results[2].data) static_cast<T*>(call.results[2].data)[i] = logarithm;
       return 0;
     });
-  });
-}
-
-void complex_cholesky(LibraryCall& call) {
-  const ral_tensor &matrix = call.operands[0], &result = call.results[0];
-  if (!is_square(call, matrix) || !demand(call, is_like(result, matrix, matrix.dtype))) return;
-  with_real(call, [&](auto zero) {
-    using T = decltype(zero);
-    Matrices<T> all(call, matrix);
-    const int64_t n = all.batch.n;
-    const int64_t* minors = all.each(0, n * n * n / 6, [&](int64_t i, Complex<T>*) {
-      return factor_positive(n, all.at(matrix, i, n * n), all.at(result, i, n * n));
-    });
-    if (minors) check(call, minors, all.batch.count, "the input is not positive-definite (the leading minor of order ", " is not positive-definite)");
   });
 }
 
@@ -435,7 +268,7 @@ void complex_qr(LibraryCall& call) {
 
 void complex_eigh(LibraryCall& call) {
   const ral_tensor &matrix = call.operands[0], &values = call.results[0], &vectors = call.results[1];
-  if (!is_square(call, matrix)) return;
+  if (!is_complex_square(call, matrix)) return;
   const ral_tensor plain = by_numbers(matrix);
   const int64_t n = plain.dims[plain.rank - 1];
   if (!has_sizes(call, values, plain, plain.dtype, {n}) || !has_sizes(call, vectors, plain, plain.dtype, {n, n, 2})) return;

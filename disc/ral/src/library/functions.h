@@ -74,6 +74,19 @@ void complex_solve(LibraryCall& call);
 void complex_determinant(LibraryCall& call);
 // (a), Hermitian and positive-definite, of which the lower triangle is read → L of L * L^H.
 void complex_cholesky(LibraryCall& call);
+// The same, and 0 for each matrix, or the order of its leading minor that is not positive-definite, i32 [...]: as `cholesky_ex`.
+void complex_cholesky_ex(LibraryCall& call);
+// (b [..., n, c, 2], a [..., n, n, 2]) → x of a * x = b for a triangular a; numbers: whether the upper triangle is it, and whether its diagonal
+// is 1.
+void complex_triangular_solve(LibraryCall& call);
+// (a) → L and U in one matrix, pivots, order, the first zero on the diagonal of U: as `lu`; the second fails where there is a zero.
+void complex_lu(LibraryCall& call);
+void complex_lu_checked(LibraryCall& call);
+// (a) → its QR factorization: R, whose diagonal is real, on and above the diagonal, below it reflections I - f * v * v^H, with their factors f
+// [..., k, 2].
+void complex_householder(LibraryCall& call);
+// (reflections [..., m, n, 2], factors [..., k, 2]) → the first columns of their product, [..., m, c, 2], k <= c <= m.
+void complex_householder_product(LibraryCall& call);
 // (a) → Q [..., m, c, 2], R [..., c, n, 2], whose diagonal is real; c is k or m.
 void complex_qr(LibraryCall& call);
 // (a), Hermitian, of which the lower triangle is read → eigenvalues [..., n], ascending; eigenvectors in columns.
