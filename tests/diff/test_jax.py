@@ -132,6 +132,40 @@ def placed(z: Any, w: Any) -> Any:
     return *extremes, z.at[1:3, 0].set(w[1:3, 1]), z.at[jnp.array([0, 2, 0])].add(w[:3] * 2j)
 
 
+def ordered(z: Any, w: Any) -> Any:
+    """Complex numbers: orders, with equal real parts, zeros of both signs and NaN among them, running sums and products, windows."""
+    level = z.at[:, 1].set(z[:, 0].real + w[:, 1].imag * 1j).at[:, 2].set(-0.0).at[1, :2].set(jnp.array([jnp.nan, 0.0 + 0j]))
+    orders = jnp.sort(level), jnp.sort(w, axis=0, descending=True), jnp.argsort(level, axis=0), lax.sort((z.real, w), num_keys=1)
+    running = jnp.cumsum(z, 0), jnp.cumprod(w, 1), lax.cumsum(z, 1, reverse=True), jnp.prod(z, 0), jnp.prod(w), z.prod(1) * 0
+    windows = lax.reduce_window(z, 0j, lax.add, (1, 3), (1, 2), "SAME"), lax.reduce_window(w, 1 + 0j, lax.mul, (2, 3), (1, 1), "VALID")
+    near = z * 1e-4
+    return *orders, *running, *windows, jnp.expm1(near), jnp.log1p(near), jnp.expm1(z), jnp.log1p(z), jnp.unique(z[:2, :2], size=4)
+
+
+def complex_factors(a: Any, b: Any) -> Any:
+    """Of complex matrices, up to phases: products of the factors, and what has none."""
+    hermitian = a @ jnp.conj(a.mT) + 3 * jnp.eye(4)
+    q, r = jnp.linalg.qr(a)
+    values, vectors = jnp.linalg.eigh(hermitian)
+    u, s, v = jnp.linalg.svd(a, full_matrices=False)
+    rebuilt = q @ r, (vectors * values[:, None, :]) @ jnp.conj(vectors.mT), (u * s[:, None, :]) @ v
+    triangle, lower = jax.scipy.linalg.solve_triangular, jnp.linalg.cholesky(hermitian)
+    systems = triangle(lower, b, lower=True), triangle(lower, b, lower=True, trans="C"), triangle(lower / 4, b, trans=1, unit_diagonal=True)
+    lu, pivots = jax.scipy.linalg.lu_factor(hermitian)
+    others = jnp.linalg.inv(hermitian), jnp.linalg.solve(hermitian, b), jnp.linalg.det(hermitian), *jnp.linalg.slogdet(hermitian)
+    return *rebuilt, *systems, values, s, lower, lu, pivots, *others, jax.scipy.linalg.cholesky(hermitian), jax.scipy.linalg.expm(a / 4)
+
+
+def eigenvalues(a: Any, x: Any) -> Any:
+    """Of any matrices, without their order: of all powers the traces, and what the eigenvectors are multiplied with."""
+    found: list[Any] = []
+    for matrix in (a, x):
+        values, vectors = jnp.linalg.eig(matrix)
+        found += [(values[:, None] ** jnp.arange(1, 4)[None, :, None]).sum(-1), jnp.linalg.eigvals(matrix).sum(-1)]
+        found += [matrix @ vectors - vectors * values[:, None], jnp.abs(vectors * jnp.conj(vectors)).sum(1)]
+    return found
+
+
 def turning(z: Any, n: Any) -> Any:
     """Complex numbers that loops carry and stack, and that branches take and return."""
 
@@ -276,6 +310,9 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "factored": (factored, (("b", 4, 4), F)),
     "waves": (waves, (("b", 4), jnp.complex64), (("b", 5), F)),
     "placed": (placed, (("b + 3", 4), jnp.complex64), (("b + 3", 4), jnp.complex64)),
+    "ordered": (ordered, (("b + 2", "t + 3"), jnp.complex64), (("b + 2", "t + 3"), jnp.complex64)),
+    "complex factors": (complex_factors, (("b", 4, 4), jnp.complex64), (("b", 4, "t"), jnp.complex64)),
+    "eigenvalues": (eigenvalues, (("b", 4, 4), jnp.complex64), (("b", 4, 4), F)),
     "turning": (turning, (("t", "b"), jnp.complex64), ((), jnp.int32)),
     "lengths of rows": (lengths_of_rows, (("b", "t", 3), F), (("b",), jnp.int32), ((9, 24), F)),
     "rotary": (rotary, (("b", "t", 4, 6), F), (("b", "t", 2, 6), F), (("b", "t"), jnp.int32)),
@@ -290,7 +327,19 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
 }
 
 
-LONG = ("attention", "strided", "solved", "lengths of rows", "rotary", "segments", "derivatives", "sampled", "nested")
+LONG = (
+    "ordered",
+    "complex factors",
+    "attention",
+    "strided",
+    "solved",
+    "lengths of rows",
+    "rotary",
+    "segments",
+    "derivatives",
+    "sampled",
+    "nested",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in PROGRAMS])
@@ -351,5 +400,5 @@ def test_what_is_refused() -> None:
         disc.compile(tpu)
     with pytest.raises(UnsupportedFormatError, match="has its shapes"):
         disc.compile(export.export(jax.jit(jnp.sin), platforms=["cpu"])(struct), (np.ones(4),))
-    with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_sgeev_ffi' with complex numbers"):
-        disc.compile(export.export(jax.jit(jnp.linalg.eigvals), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), F)))
+    with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_cgees_ffi' with complex numbers"):
+        disc.compile(export.export(jax.jit(jax.scipy.linalg.sqrtm), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), jnp.complex64)))

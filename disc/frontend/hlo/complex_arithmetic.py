@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from disc.frontend.hlo.emit import Emitter
-from disc.ir.ops import element_of
+from disc.frontend.hlo.emit import Emitter, kind_of
+from disc.ir.ops import Attribute, element_of, rank_of
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,39 @@ class Parts:
 
     re: ir.Value
     im: ir.Value
+
+
+def joined(e: Emitter, parts: Parts) -> ir.Value:
+    """As complex numbers lie in memory."""
+    rank, shape = rank_of(parts.re), list(kind_of(parts.re).shape)
+    kind = ir.RankedTensorType.get([*shape, 1], element_of(parts.re))
+    sizes = [size if size >= 0 else e.size(parts.re, dim) for dim, size in enumerate(shape)]
+    columns = [
+        e.one("stablehlo.reshape", [each], kind)
+        if kind.has_static_shape
+        else e.one("stablehlo.dynamic_reshape", [each, e.sizes([*sizes, 1])], kind)
+        for each in (parts.re, parts.im)
+    ]
+    return e.one("stablehlo.concatenate", columns, ir.RankedTensorType.get([*shape, 2], element_of(parts.re)), {"dimension": rank})
+
+
+def parted(e: Emitter, x: ir.Value) -> Parts:
+    return Parts(_part(e, x, 0), _part(e, x, 1))
+
+
+def _part(e: Emitter, x: ir.Value, place: int) -> ir.Value:
+    rank, shape = rank_of(x) - 1, list(kind_of(x).shape)[:-1]
+    column, flat = (ir.RankedTensorType.get(each, element_of(x)) for each in ([*shape, 1], shape))
+    if flat.has_static_shape:
+        box: dict[str, Attribute] = {
+            "start_indices": [0] * rank + [place],
+            "limit_indices": [*shape, place + 1],
+            "strides": [1] * (rank + 1),
+        }
+        return e.one("stablehlo.reshape", [e.one("stablehlo.slice", [x], column, box)], flat)
+    sizes = [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(shape)]
+    bounds = [e.sizes([0] * rank + [place]), e.sizes([*sizes, place + 1]), e.sizes([1] * (rank + 1))]
+    return e.one("stablehlo.dynamic_reshape", [e.one("stablehlo.real_dynamic_slice", [x, *bounds], column), e.sizes(sizes)], flat)
 
 
 def negate(e: Emitter, x: Parts) -> Parts:
@@ -76,6 +109,28 @@ def exponential(e: Emitter, x: Parts) -> Parts:
 
 def logarithm(e: Emitter, x: Parts) -> Parts:
     return Parts(e.unary("log", magnitude(e, x)), angle(e, x))
+
+
+def exponential_minus_one(e: Emitter, x: Parts) -> Parts:
+    """exp(a) cos(b) - 1 = expm1(a) cos(b) - 2 sin(b / 2)²: nothing cancels near 0."""
+    half = e.unary("sine", e.number("multiply", x.im, 0.5))
+    rest = e.number("multiply", e.binary("multiply", half, half), 2)
+    grown = e.binary("multiply", e.unary("exponential_minus_one", x.re), e.unary("cosine", x.im))
+    return Parts(e.binary("subtract", grown, rest), exponential(e, x).im)
+
+
+def log_plus_one(e: Emitter, x: Parts) -> Parts:
+    """|1 + z|² - 1 = a (2 + a) + b²: nothing cancels near 0."""
+    above = Parts(e.number("add", x.re, 1), x.im)
+    squares = e.binary("multiply", x.re, e.number("add", x.re, 2)), e.binary("multiply", x.im, x.im)
+    small = e.number("multiply", e.unary("log_plus_one", e.binary("add", *squares)), 0.5)
+    near = e.compare("LT", e.binary("add", e.unary("abs", x.re), e.unary("abs", x.im)), e.constant(0.5, element_of(x.re)))
+    return Parts(e.select(near, small, e.unary("log", magnitude(e, above))), angle(e, above))
+
+
+def cube_root(e: Emitter, x: Parts) -> Parts:
+    """The one with a third of the angle."""
+    return polar(e, e.unary("cbrt", magnitude(e, x)), e.number("multiply", angle(e, x), 1 / 3))
 
 
 def square_root(e: Emitter, x: Parts) -> Parts:

@@ -16,12 +16,15 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.hlo import complex_arithmetic as arithmetic
+from disc.frontend.hlo import complex_linear_algebra as linear_algebra
 from disc.frontend.hlo import devices
-from disc.frontend.hlo.complex_arithmetic import Parts
+from disc.frontend.hlo.complex_arithmetic import Parts, joined, parted
+from disc.frontend.hlo.complex_windows import dynamic_window
 from disc.frontend.hlo.custom_calls import PARTS, PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
 from disc.ir.control import REGION_OPS
 from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of, string_attr
+from disc.ir.reducers import REDUCTIONS
 from disc.ir.state import COMPLEX
 
 Value = ir.Value | Parts
@@ -52,6 +55,7 @@ def split_complex(module: ir.Module, function: ir.Operation) -> None:
     rewriter.ops(ops)
     if rewriter.refused:
         raise UnsupportedOpError(rewriter.refused)
+    rewriter.erase_old()
     kinds = [value.type for value in block.arguments]
     results = [operand.type for operand in block_ops(block)[-1].operands]
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, results))
@@ -65,44 +69,14 @@ def _real(kind: ir.Type) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(tensor.shape, ir.ComplexType(tensor.element_type).element_type)
 
 
-def joined(e: Emitter, parts: Parts) -> ir.Value:
-    """As complex numbers lie in memory."""
-    rank, shape = rank_of(parts.re), list(kind_of(parts.re).shape)
-    kind = ir.RankedTensorType.get([*shape, 1], element_of(parts.re))
-    sizes = [size if size >= 0 else e.size(parts.re, dim) for dim, size in enumerate(shape)]
-    columns = [
-        e.one("stablehlo.reshape", [each], kind)
-        if kind.has_static_shape
-        else e.one("stablehlo.dynamic_reshape", [each, e.sizes([*sizes, 1])], kind)
-        for each in (parts.re, parts.im)
-    ]
-    return e.one("stablehlo.concatenate", columns, ir.RankedTensorType.get([*shape, 2], element_of(parts.re)), {"dimension": rank})
-
-
-def parted(e: Emitter, x: ir.Value) -> Parts:
-    return Parts(_part(e, x, 0), _part(e, x, 1))
-
-
-def _part(e: Emitter, x: ir.Value, place: int) -> ir.Value:
-    rank, shape = rank_of(x) - 1, list(kind_of(x).shape)[:-1]
-    column, flat = (ir.RankedTensorType.get(each, element_of(x)) for each in ([*shape, 1], shape))
-    if flat.has_static_shape:
-        box: dict[str, Attribute] = {
-            "start_indices": [0] * rank + [place],
-            "limit_indices": [*shape, place + 1],
-            "strides": [1] * (rank + 1),
-        }
-        return e.one("stablehlo.reshape", [e.one("stablehlo.slice", [x], column, box)], flat)
-    sizes = [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(shape)]
-    bounds = [e.sizes([0] * rank + [place]), e.sizes([*sizes, place + 1]), e.sizes([1] * (rank + 1))]
-    return e.one("stablehlo.dynamic_reshape", [e.one("stablehlo.real_dynamic_slice", [x, *bounds], column), e.sizes(sizes)], flat)
-
-
 class _Rewriter:
-    """One function. returned: the numbers of its complex results."""
+    """One function. returned: the numbers of its complex results. What is rewritten stays until the end: a value that is made in the place
+    of an erased one would be taken for it."""
 
     def __init__(self) -> None:
         self.parts: dict[ir.Value, Parts] = {}
+        self.old: list[ir.Operation] = []
+        self.old_arguments: list[tuple[ir.Block, int]] = []
         self.refused: list[UnsupportedOp] = []
         self.returned: list[int] = []
 
@@ -121,13 +95,17 @@ class _Rewriter:
 
     def ops(self, ops: Sequence[ir.Operation]) -> None:
         """ops: the function's own, without those that make parts of its arguments."""
-        old = [op for op in ops if self._touches(op)]
-        for op in old:
+        for op in [op for op in ops if self._touches(op)]:
+            if op.name != "func.return":
+                self.old.append(op)
             self._rewrite(op)
-        if not self.refused:
-            for op in reversed(old):
-                if op.name != "func.return":
-                    op.erase()
+
+    def erase_old(self) -> None:
+        for op in reversed(self.old):
+            op.erase()
+        for block, count in self.old_arguments:
+            for _ in range(count):
+                block.erase_argument(0)
 
     def _touches(self, op: ir.Operation) -> bool:
         return any(operand in self.parts for operand in op.operands) or has_complex(op)
@@ -135,7 +113,7 @@ class _Rewriter:
     def _rewrite(self, op: ir.Operation) -> None:
         if op.name == "func.return":
             return self._return(op)
-        if op.name in REGION_OPS:
+        if op.name in REGION_OPS or op.name == "stablehlo.sort" or (op.name in REDUCTIONS and not _has_form(op)):
             return self._control(op)
         if op.name == "stablehlo.return":
             build(op.name, self._split(op.operands), before=op)
@@ -147,7 +125,8 @@ class _Rewriter:
             form = FORMS.get(op.name)
             if form is None:
                 raise FormError("it has no form for complex numbers here")
-            found = form(Emitter(op), op, given)
+            e = Emitter(op)
+            found = [_as_declared(e, each, result) for each, result in zip(form(e, op, given), op.results, strict=True)]
         except FormError as error:
             self.refused.append(UnsupportedOp(op.name, str(error), location_text(op)))
             return
@@ -158,15 +137,17 @@ class _Rewriter:
                 result.replace_all_uses_with(value)
 
     def _control(self, op: ir.Operation) -> None:
-        """A loop or branch: a complex value that it carries or returns is two, the imaginary parts behind all others."""
+        """An op with regions: a complex value that it carries, combines or returns is two, the imaginary parts behind all others."""
         blocks = [block for region in op.regions for block in region.blocks]
         kinds = [_real(each.type) if is_complex(each) else each.type for each in op.results]
         kinds += [_real(each.type) for each in op.results if is_complex(each)]
         attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
-        made = build(op.name, self._split(op.operands), kinds, attributes, len(blocks), before=op)
+        groups = 2 if op.name in REDUCTIONS else 1  # what is reduced, and from where
+        operands = [part for group in _grouped(list(op.operands), groups) for part in self._split(group)]
+        made = build(op.name, operands, kinds, attributes, len(blocks), before=op)
         for block, region in zip(blocks, made.regions, strict=True):
             block.append_to(region)
-            self._block(block)
+            self._block(block, groups)
         behind = iter(list(made.results)[len(op.results) :])
         for old, new in zip(op.results, list(made.results)[: len(op.results)], strict=True):
             if is_complex(old):
@@ -174,14 +155,18 @@ class _Rewriter:
             else:
                 old.replace_all_uses_with(new)
 
-    def _block(self, block: ir.Block) -> None:
-        """Of a loop or branch, with its arguments and what it returns."""
-        ops = block_ops(block)
-        for argument in [each for each in block.arguments if is_complex(each)]:
-            kind = _real(argument.type)
-            argument.set_type(kind)
-            self.parts[argument] = Parts(argument, block.add_argument(kind, ops[-1].location))
+    def _block(self, block: ir.Block, groups: int) -> None:
+        """Of an op with regions, with its arguments, which are split by `groups`, and what it returns."""
+        ops, old = block_ops(block), list(block.arguments)
+        for group in _grouped(old, groups):
+            first = [block.add_argument(_real(each.type) if is_complex(each) else each.type, ops[-1].location) for each in group]
+            for argument, own in zip(group, first, strict=True):
+                if is_complex(argument):
+                    self.parts[argument] = Parts(own, block.add_argument(own.type, ops[-1].location))
+                else:
+                    argument.replace_all_uses_with(own)
         self.ops(ops)
+        self.old_arguments.append((block, len(old)))
 
     def _split(self, values: Iterable[ir.Value]) -> list[ir.Value]:
         """Real parts in the place of complex numbers, the imaginary parts of these behind."""
@@ -194,6 +179,11 @@ class _Rewriter:
             if operand in self.parts:
                 self.returned.append(number)
                 op.operands[number] = joined(e, self.parts[operand])
+
+
+def _grouped(values: Sequence[ir.Value], groups: int) -> list[Sequence[ir.Value]]:
+    size = len(values) // groups
+    return [values[group * size : (group + 1) * size] for group in range(groups)]
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------------------
@@ -226,11 +216,39 @@ def _size(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Valu
 
 def _custom_call(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     target = string_attr(op, "call_target_name")
+    if target in CALLS:
+        return _called(e, op, given, target)
     if target in PARTS:
         devices.whole(op)
     elif target not in PASSED_ON:
         raise FormError(f"there is no rule for the target {target!r} with complex numbers")
     return given
+
+
+def _called(e: Emitter, op: ir.Operation, given: Sequence[Value], target: str) -> Sequence[Value]:
+    """Of a call, whose operands and attributes no verifier has seen."""
+    try:
+        found = CALLS[target](e, op, given)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise FormError(f"its operands or attributes are not those of {target!r}") from error
+    if list(map(_kind_of, found)) != list(map(_kind_of, op.results)):
+        raise FormError(f"its results are not those of {target!r}")
+    return found
+
+
+def _kind_of(value: Value) -> tuple[int, str]:
+    """The rank, and the type of the elements."""
+    if isinstance(value, Parts):
+        return rank_of(value.re), str(ir.ComplexType.get(element_of(value.re)))
+    return rank_of(value), str(element_of(value))
+
+
+def _as_declared(e: Emitter, value: Value, result: ir.Value) -> Value:
+    """With the static sizes of the type that the program states."""
+    if isinstance(value, Parts):
+        kind = _real(result.type)
+        return value if value.re.type == kind else Parts(e.one("tensor.cast", [value.re], kind), e.one("tensor.cast", [value.im], kind))
+    return value if value.type == result.type else e.one("tensor.cast", [value], result.type)
 
 
 def _unary(function: Callable[[Emitter, Parts], Value]) -> Form:
@@ -258,6 +276,11 @@ def _complex(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[V
     re, im = given
     assert isinstance(re, ir.Value) and isinstance(im, ir.Value)
     return [Parts(re, im)]
+
+
+def _counted(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    sizes = [each for each in given if isinstance(each, ir.Value)]
+    return [_parts_of(e, e.one(op.name, sizes, _real(op.results[0].type), {name: op.attributes[name] for name in op.attributes}))]
 
 
 def _convert(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
@@ -297,14 +320,16 @@ def _product(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[V
     return [Parts(e.binary("subtract", of(x.re, y.re), of(x.im, y.im)), e.binary("add", of(x.re, y.im), of(x.im, y.re)))]
 
 
-def _reduce(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
-    """Sums, and extremes in JAX's order: by the real parts, of equal ones by the imaginary parts."""
+def _has_form(op: ir.Operation) -> bool:
+    """Whether a reduction is a sum, or an extreme in JAX's order: by the real parts, of equal ones by the imaginary parts. Any other one
+    combines pairs, one after the other."""
     block = op.regions[0].blocks[0]
-    direction = _direction(block)
-    if len(given) != 2 or (not _is_sum(block) and direction is None):
-        raise FormError("it is no sum, and no maximum or minimum")
+    return len(op.operands) == 2 and (_is_sum(block) or (op.name == "stablehlo.reduce" and _direction(block) is not None))
+
+
+def _reduce(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     x, start = (_parts_of(e, each) for each in given)
-    dims = ints_attr(op, "dimensions")
+    direction, dims = _direction(op.regions[0].blocks[0]), ints_attr(op, "dimensions")
     if direction is not None:
         return [_extreme(e, direction, x, start, dims)]
 
@@ -312,6 +337,27 @@ def _reduce(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Va
         return e.binary("add", e.reduce("add", part, dims), first)
 
     return [Parts(total(x.re, start.re), total(x.im, start.im))]
+
+
+def _window_sum(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    kind = _real(op.results[0].type)
+    attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
+    x, start = (_parts_of(e, each) for each in given)
+    made: list[ir.Value] = []
+    for operands in ([x.re, start.re], [x.im, start.im]):
+        part = build(op.name, operands, [kind], attributes, 1, before=e.before)
+        _put_sum(part, element_of(start.re))
+        made.append(part.results[0])
+    return [Parts(*made)]
+
+
+def _put_sum(op: ir.Operation, element: ir.Type) -> None:
+    scalar = ir.RankedTensorType.get([], element)
+    block = ir.Block.create_at_start(op.regions[0], [scalar] * 2, [op.location] * 2)
+    with ir.InsertionPoint(block):
+        build(
+            "stablehlo.return", build("stablehlo.add", list(block.arguments), [scalar], location=op.location).results, location=op.location
+        )
 
 
 def _is_sum(block: ir.Block) -> bool:
@@ -397,9 +443,11 @@ def _transformed(e: Emitter, x: ir.Value, dims: Sequence[int], inverse: bool) ->
     return x
 
 
+CALLS: Mapping[str, Form] = {"stablehlo.dynamic_reduce_window": dynamic_window, **linear_algebra.CALLS}
 _MOVING = """
     add subtract negate reshape dynamic_reshape transpose broadcast_in_dim dynamic_broadcast_in_dim slice dynamic_slice real_dynamic_slice
     dynamic_update_slice concatenate pad dynamic_pad reverse gather dynamic_gather select optimization_barrier
+    set_dimension_size torch_index_select unary_einsum broadcast all_gather all_to_all collective_broadcast collective_permute
 """
 FORMS: Mapping[str, Form] = {
     **{f"stablehlo.{name}": _each_part for name in _MOVING.split()},
@@ -411,6 +459,8 @@ FORMS: Mapping[str, Form] = {
     "stablehlo.compare": _compare, "chlo.broadcast_compare": _compare, "stablehlo.is_finite": _is_finite,
     "stablehlo.abs": _unary(arithmetic.magnitude), "stablehlo.exponential": _unary(arithmetic.exponential),
     "stablehlo.log": _unary(arithmetic.logarithm), "stablehlo.sqrt": _unary(arithmetic.square_root),
+    "stablehlo.exponential_minus_one": _unary(arithmetic.exponential_minus_one), "stablehlo.cbrt": _unary(arithmetic.cube_root),
+    "stablehlo.log_plus_one": _unary(arithmetic.log_plus_one),
     "stablehlo.rsqrt": _unary(arithmetic.one_over_root), "stablehlo.sine": _unary(arithmetic.sine),
     "stablehlo.cosine": _unary(arithmetic.cosine), "stablehlo.sign": _unary(arithmetic.sign),
     "stablehlo.tan": _unary(lambda e, x: arithmetic.tangent(e, x, turned=False)),
@@ -418,7 +468,10 @@ FORMS: Mapping[str, Form] = {
     "stablehlo.multiply": _binary(arithmetic.multiply), "chlo.broadcast_multiply": _binary(arithmetic.multiply),
     "stablehlo.divide": _binary(arithmetic.divide), "chlo.broadcast_divide": _binary(arithmetic.divide),
     "stablehlo.power": _binary(arithmetic.power), "chlo.broadcast_power": _binary(arithmetic.power),
-    "stablehlo.dot_general": _product, "stablehlo.dot": _product, "stablehlo.convolution": _product, "stablehlo.reduce": _reduce,
+    "stablehlo.dot_general": _product, "stablehlo.dot": _product, "stablehlo.convolution": _product,
+    "stablehlo.dynamic_conv": _product, "stablehlo.einsum": _product,
+    "stablehlo.reduce": _reduce, "stablehlo.reduce_window": _window_sum, "stablehlo.iota": _counted, "stablehlo.dynamic_iota": _counted,
+    "stablehlo.cholesky": linear_algebra.cholesky, "stablehlo.triangular_solve": linear_algebra.triangular_solve,
     "stablehlo.scatter": _scatter,
     "stablehlo.fft": _fft, "stablehlo.custom_call": _custom_call,
 }  # fmt: skip

@@ -10,6 +10,7 @@ from torch_mlir import ir
 from disc.frontend.hlo.emit import Emitter, FormError, Values, is_float, kind_of, signless, width_of
 from disc.ir.ops import element_of, rank_of
 
+Result = tuple[Sequence[ir.Value | int], ir.Type]
 CHARACTERS = {ord(each): each for each in "LURNTCASV"}
 
 
@@ -53,25 +54,25 @@ def triangular_solve(op: ir.Operation) -> Values:
 # --- LAPACK ---------------------------------------------------------------------------------------------------------------------
 
 
-def _options(op: ir.Operation) -> dict[str, str]:
+def options_of(op: ir.Operation) -> dict[str, str]:
     """The characters of LAPACK's arguments by their names."""
     given = ir.DictAttr(op.attributes["mhlo.backend_config"])
     found = {entry.name: ir.IntegerAttr(entry.attr).value for entry in given if isinstance(entry.attr, ir.IntegerAttr)}
     return {name: CHARACTERS.get(number, "") for name, number in found.items()}
 
 
-def _made(e: Emitter, name: str, operands: Values, results: Sequence[tuple[Sequence[ir.Value | int], ir.Type]]) -> Values:
+def sized(e: Emitter, name: str, operands: Values, results: Sequence[Result]) -> Values:
     """A library op whose results have these sizes, each an index or a number, and element types."""
     dynamic = ir.ShapedType.get_dynamic_size()
     kinds = [ir.RankedTensorType.get([size if isinstance(size, int) else dynamic for size in sizes], kind) for sizes, kind in results]
     return e.make(name, [*operands, *(e.sizes(sizes) for sizes, _ in results)], kinds)
 
 
-def _sizes(e: Emitter, x: ir.Value) -> list[ir.Value | int]:
+def sizes_of(e: Emitter, x: ir.Value) -> list[ir.Value | int]:
     return [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(kind_of(x).shape)]
 
 
-def _least(e: Emitter, rows: ir.Value | int, columns: ir.Value | int) -> ir.Value | int:
+def least_of(e: Emitter, rows: ir.Value | int, columns: ir.Value | int) -> ir.Value | int:
     if isinstance(rows, int) and isinstance(columns, int):
         return min(rows, columns)
     return e.one("arith.minsi", [e.index(rows), e.index(columns)], ir.IndexType.get())
@@ -81,11 +82,11 @@ def _matrices(e: Emitter, x: ir.Value) -> tuple[list[ir.Value | int], ir.Value |
     """(batch, rows, columns) of matrices of f32 or f64."""
     if rank_of(x) < 2 or not is_float(element_of(x)) or width_of(element_of(x)) < 32:
         raise FormError(f"linear algebra of {x.type}")
-    *batch, rows, columns = _sizes(e, x)
+    *batch, rows, columns = sizes_of(e, x)
     return batch, rows, columns
 
 
-def _no_faults(e: Emitter, batch: Sequence[ir.Value | int], like: ir.Value) -> ir.Value:
+def no_faults(e: Emitter, batch: Sequence[ir.Value | int], like: ir.Value) -> ir.Value:
     """0 for each matrix: where there is no result, the call fails."""
     kind = ir.RankedTensorType.get(kind_of(like).shape, element_of(like))
     if kind.has_static_shape:
@@ -96,13 +97,13 @@ def _no_faults(e: Emitter, batch: Sequence[ir.Value | int], like: ir.Value) -> i
 
 def potrf(op: ir.Operation) -> Values:
     """(factor, 0)."""
-    e, options = Emitter(op), _options(op)
+    e, options = Emitter(op), options_of(op)
     factor = _factor(e, op.operands[0], options["uplo"] == "L")
-    return [factor, _no_faults(e, _sizes(e, factor)[:-2], op.results[1])]
+    return [factor, no_faults(e, sizes_of(e, factor)[:-2], op.results[1])]
 
 
 def trsm(op: ir.Operation) -> Values:
-    options = _options(op)
+    options = options_of(op)
     return [
         _solved(
             Emitter(op), op.operands[0], op.operands[1], left=options["side"] == "L", lower=options["uplo"] == "L",
@@ -118,11 +119,11 @@ def getrf(op: ir.Operation) -> Values:
     whole = signless(32)
     results = [
         ([*batch, rows, columns], element_of(x)),
-        ([*batch, _least(e, rows, columns)], whole),
+        ([*batch, least_of(e, rows, columns)], whole),
         ([*batch, rows], whole),
         (batch, whole),
     ]
-    factors, pivots, _, zeros = _made(e, "disc.dynamic_lu", [x], results)
+    factors, pivots, _, zeros = sized(e, "disc.dynamic_lu", [x], results)
     return [factors, pivots, zeros]
 
 
@@ -130,8 +131,11 @@ def geqrf(op: ir.Operation) -> Values:
     """(R and reflections, their factors)."""
     e, x = Emitter(op), op.operands[0]
     batch, rows, columns = _matrices(e, x)
-    return _made(
-        e, "disc.dynamic_householder", [x], [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], element_of(x))]
+    return sized(
+        e,
+        "disc.dynamic_householder",
+        [x],
+        [([*batch, rows, columns], element_of(x)), ([*batch, least_of(e, rows, columns)], element_of(x))],
     )
 
 
@@ -139,35 +143,35 @@ def orgqr(op: ir.Operation) -> Values:
     """The columns of the product of reflections, as many as there were."""
     e, (x, factors) = Emitter(op), op.operands[:2]
     batch, rows, columns = _matrices(e, x)
-    return _made(e, "disc.dynamic_householder_product", [x, factors], [([*batch, rows, columns], element_of(x))])
+    return sized(e, "disc.dynamic_householder_product", [x, factors], [([*batch, rows, columns], element_of(x))])
 
 
 def syevd(op: ir.Operation) -> Values:
     """(eigenvectors, eigenvalues, 0)."""
-    e, x, options = Emitter(op), op.operands[0], _options(op)
+    e, x, options = Emitter(op), op.operands[0], options_of(op)
     _check_real(x)
     source = x if options["uplo"] == "L" else e.turned(x)
     batch, rows, columns = _matrices(e, x)
-    values, vectors = _made(e, "disc.dynamic_eigh", [source], [([*batch, rows], element_of(x)), ([*batch, rows, columns], element_of(x))])
-    return [vectors, values, _no_faults(e, batch, op.results[2])]
+    values, vectors = sized(e, "disc.dynamic_eigh", [source], [([*batch, rows], element_of(x)), ([*batch, rows, columns], element_of(x))])
+    return [vectors, values, no_faults(e, batch, op.results[2])]
 
 
-def _is_square(x: ir.Value) -> bool:
+def is_square(x: ir.Value) -> bool:
     return kind_of(x).shape[-1] == kind_of(x).shape[-2]
 
 
 def gesdd(op: ir.Operation) -> Values:
     """(what was there, singular values, U, V^T, 0)."""
-    e, x, mode = Emitter(op), op.operands[0], _options(op)["mode"]
+    e, x, mode = Emitter(op), op.operands[0], options_of(op)["mode"]
     if mode not in ("A", "S", "N"):
         raise FormError(f"a singular value decomposition of mode {mode!r}")
     batch, rows, columns = _matrices(e, x)
-    least = _least(e, rows, columns)
-    full = mode == "A" or (mode == "N" and _is_square(op.results[2]) and _is_square(op.results[3]))  # what N makes of them is not read
+    least = least_of(e, rows, columns)
+    full = mode == "A" or (mode == "N" and is_square(op.results[2]) and is_square(op.results[3]))  # what N makes of them is not read
     left, right = (rows, columns) if full else (least, least)
     shapes = ([*batch, rows, left], [*batch, least], [*batch, right, columns])
-    found = _made(e, "disc.dynamic_svd", [x], [(shape, element_of(x)) for shape in shapes])
-    return [x, found[1], found[0], found[2], _no_faults(e, batch, op.results[4])]
+    found = sized(e, "disc.dynamic_svd", [x], [(shape, element_of(x)) for shape in shapes])
+    return [x, found[1], found[0], found[2], no_faults(e, batch, op.results[4])]
 
 
 _TARGETS = {

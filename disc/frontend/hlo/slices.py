@@ -57,15 +57,24 @@ def dynamic_reduce_window(op: ir.Operation) -> Values:
     if len(op.results) != 1:
         raise FormError("a dynamic window over several tensors")
     x, initial, *numbers = op.operands
-    name = ir.FlatSymbolRefAttr(ir.ArrayAttr(op.attributes["called_computations"])[0]).value
-    kind = _body_kind(_function(op, name))
+    kind = called_kind(op)
     if kind not in WINDOWED:
         raise FormError("a dynamic window with a body other than a sum, a product, a maximum or a minimum")
-    while (spread := defining(initial, "stablehlo.broadcast_in_dim")) is not None:
-        initial = spread.operands[0]
-    if not is_identity(initial, kind):
+    if not is_identity(spread(initial), kind):
         raise FormError(f"a dynamic window that starts from another value than the identity of {kind}")
     return [Emitter(op).one("disc.dynamic_window", [x, *numbers], op.results[0].type, {"kind": kind})]
+
+
+def called_kind(op: ir.Operation) -> str:
+    """The one of `reducers.KINDS` that the function of a window is; "" for another one."""
+    return _body_kind(_function(op, ir.FlatSymbolRefAttr(ir.ArrayAttr(op.attributes["called_computations"])[0]).value))
+
+
+def spread(value: ir.Value) -> ir.Value:
+    """What all elements of a broadcast are."""
+    while (op := defining(value, "stablehlo.broadcast_in_dim")) is not None:
+        value = op.operands[0]
+    return value
 
 
 def _function(op: ir.Operation, name: str) -> ir.Operation:
