@@ -58,7 +58,9 @@ def test_factors_systems_and_combinations(tmp_path: Path) -> None:
             lower, lower.conj().swapaxes(1, 2), np.linalg.solve(np.tril(a).conj().swapaxes(1, 2), b),
             np.linalg.solve(unit.swapaxes(1, 2), b).swapaxes(1, 2), (2 + 1j) * b.prod((1, 2)), total,
         ]  # fmt: skip
-        for number, (ours, theirs) in enumerate(zip(exe(a, b), wanted, strict=True)):
+        found = exe(a, b)
+        assert isinstance(found, tuple)
+        for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
             np.testing.assert_allclose(np.asarray(ours), theirs, 1e-10, 1e-12, err_msg=f"result {number}, size {size}")
 
 
