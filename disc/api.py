@@ -54,12 +54,12 @@ from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
 from disc.ral.custom_functions import registered_functions
 from disc.ral.executable import Executable, describe, load
-from disc.speculation.block_trees import find_trees
+from disc.speculation.block_trees import BlockTree, find_trees, trees_text
 from disc.speculation.inputs import find_limits
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
 from disc.targets.target import Target
-from disc.targets.thresholds import DeviceThresholds, InputLimits
+from disc.targets.thresholds import DeviceThresholds, Gpu, InputLimits
 
 if TYPE_CHECKING:
     import torch
@@ -204,6 +204,21 @@ def compile_with_tree(
 ) -> Executable:
     """`compile` for this CPU with schedules of GEMMs chosen by `tree`, and without the cache: what tuning measures."""
     return compile_imported(import_model(model, example_inputs, dynamic_shapes, make_context()), open_session(tree=tree))
+
+
+def compile_with_blocks(
+    model: torch.nn.Module,
+    example_inputs: tuple[torch.Tensor, ...],
+    dynamic_shapes: tuple[object, ...],
+    gpu: Gpu,
+    trees: Mapping[str, BlockTree],
+    tf32: bool,
+) -> Executable:
+    """The same for GPUs of a kind, with schedules of products chosen by these trees."""
+    session = open_session(f"sm_{gpu.architecture}", Options(cache=False, tf32=tf32))
+    targets = tuple(dataclasses.replace(each, trees=trees_text(trees)) for each in session.targets)
+    imported = import_model(model, example_inputs, dynamic_shapes, make_context())
+    return compile_imported(imported, dataclasses.replace(session, targets=targets))
 
 
 def compile_with_inputs(

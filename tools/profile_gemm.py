@@ -11,6 +11,7 @@ Interrupted, or stopped by --seconds, it goes on where it stopped.
     tools/profile_gemm.py --rules                    # measures what the rules take that overrule the tree, where they decide
     tools/profile_gemm.py --report                   # judges the data that is there
     tools/profile_gemm.py --model                    # the trees of GPUs, by a model that times correct: data/sm_*.json
+    tools/profile_gemm.py --device cuda              # measures products on this machine's GPU, cuBLASLt among them, for --model
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import describe
-from disc.api import compile_with_tree
+from disc.api import compile_with_blocks, compile_with_tree
 from disc.speculation.bench import on_this_machine
+from disc.speculation.block_bench import measure_products, missing_products, read_products
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_fit import Measured, fit_attention, fit_to_model, read_times
+from disc.speculation.block_fit import Measured, fit_attention, fit_to_model, read_times, write_times
+from disc.speculation.block_schedules import CUBLASLT
 from disc.speculation.block_trees import ATTENTION, tree_file
 from disc.speculation.fit import LEAVES, fit, least_certain
+from disc.speculation.gpus import find_device
 from disc.speculation.policy import ruled_points
 from disc.speculation.records import Record, read_record, read_records
 from disc.speculation.schedules import Schedule
-from disc.speculation.sizes import Point, coarse_points, fine_points
+from disc.speculation.sizes import Point, coarse_points, fine_points, measured_sizes
 from disc.speculation.tree import PACKAGED, Tree
 from disc.speculation.tune import Round, measure_round, rules_round, tune
 from disc.targets.cuda_thresholds import GPUS
@@ -58,6 +62,7 @@ def main() -> int:
     parser.add_argument("--again", type=int, default=0, help="measure so many sizes a second time, and the new ones of the grid")
     parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
     parser.add_argument("--rules", action="store_true", help="measure the rules that overrule the tree anew, and nothing else")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N")
     parser.add_argument("--report", action="store_true", help="measure nothing, write nothing")
     parser.add_argument(
         "--model",
@@ -72,6 +77,8 @@ def main() -> int:
         _report(_kept(), arguments.leaves)
         return 0
     until = time.monotonic() + arguments.seconds
+    if arguments.device != "cpu":
+        return _measure_gpu(arguments.device, arguments.work, until)
     threads = [int(each) for each in arguments.threads.split(",")]
     if arguments.again:
         return _again(arguments.again, threads, arguments.work, until, arguments.leaves)
@@ -86,6 +93,20 @@ def main() -> int:
         return UNFINISHED
     kept = Kept(list(tuned.schedules), tuned.records, tuned.ruled)
     return _store(replace(kept, records=_merged(kept)), arguments.leaves)
+
+
+def _measure_gpu(name: str, work: Path, until: float) -> int:
+    """Keeps the times of a GPU where `--model` finds them."""
+    device, sizes = find_device(name), measured_sizes()
+    store = work / f"products-sm_{device.gpu.architecture}.jsonl"
+    for record in measure_products(compile_with_blocks, device, store, sizes):
+        print({**record, "times": len(record["times"])}, file=sys.stderr)
+        if time.monotonic() > until:
+            break
+    if missing_products(store, device.gpu.architecture, sizes):
+        return UNFINISHED
+    write_times(ROOT / "tools" / "data", device.product, device.gpu.architecture, read_products(store))
+    return 0
 
 
 def _fit_to_model() -> None:
@@ -107,6 +128,8 @@ def _fit_to_model() -> None:
             own = Measured(times, gpu, kind)
             print(f"{kind:8} by the times\n  fitted    {own.judge(each.tree, tuple(FAMILIES[gpu.architecture][kind]))}")
             print(f"  matrices held out, before a tree is fitted    {own.held_out()}")
+            beside = own.beside_library(each.tree, tuple(FAMILIES[gpu.architecture][kind]))
+            print(*([f"  with {CUBLASLT.describe()}    {beside}"] if beside is not None else []), sep="\n")
         print(*(each.describe() for each in attention.values()), sep="\n")
 
 

@@ -31,6 +31,9 @@ def tune_command(
     threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="Measure with this many threads; may be repeated.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop measuring after this long; a later run continues from there.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what earlier runs measured.")] = False,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda:N for one of this machine's GPUs: products for GPUs of its kind, cuBLASLt among them.")
+    ] = "cpu",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -38,6 +41,10 @@ def tune_command(
 
     Takes about half an hour of an idle machine; may be interrupted and started again. Programs compiled later use the result.
     """
+    until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
+    if device != "cpu":
+        _tune_gpu(device, fresh, until, as_json)
+        return
     for module in ("torch_mlir", "sklearn"):
         if importlib.util.find_spec(module) is None:
             raise DiscError(f"disc tune needs {module}; install it with: {how_to_install('compile', 'tune')}")
@@ -56,7 +63,6 @@ def tune_command(
     counts = threads or list(dict.fromkeys((1, _ral.find_cores("")["threads"])))
     if fresh:
         forget(folder / "tune")
-    until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
     for record in measure_inputs(compile_with_inputs, inputs):
         print(f"measured  {record.program} of {record.rows} rows, by how many values a fusion reads", file=sys.stderr)
         if time.monotonic() > until:
@@ -85,6 +91,39 @@ def tune_command(
         return
     most = ", ".join(f"{count} in a {kind} fusion" for kind, count in asdict(limits).items())
     print(f"{fitted.describe()}\ninputs    at most {most}\nwritten   {path}, {limits_path}")
+
+
+def _tune_gpu(device: str, fresh: bool, until: float, as_json: bool) -> None:
+    """Measures products on a GPU, and fits the trees for its kind. Raises TargetError where there is none of that number."""
+    for module in ("torch_mlir", "sklearn", "triton"):
+        if importlib.util.find_spec(module) is None:
+            raise DiscError(f"disc tune --device {device} needs {module}; install it with: {how_to_install('compile', 'tune', 'cuda')}")
+    from disc.api import compile_with_blocks
+    from disc.speculation.block_bench import fit_products, measure_products, missing_products, read_products
+    from disc.speculation.block_trees import write_trees
+    from disc.speculation.gpus import find_device
+    from disc.speculation.sizes import measured_sizes
+
+    found, folder, sizes = find_device(device), read_environment().cache_dir, measured_sizes()
+    architecture = found.gpu.architecture
+    store = folder / "tune" / f"products-sm_{architecture}.jsonl"
+    if fresh:
+        store.unlink(missing_ok=True)
+    for record in measure_products(compile_with_blocks, found, store, sizes):
+        schedule, best = min(record["times"].items(), key=lambda each: each[1])
+        size = f"{record['m']} x {record['n']}, {record['k']} of k"
+        print(f"measured  {record['kind']} {size}: {best:.1f} us by {schedule}", file=sys.stderr)
+        if time.monotonic() > until:
+            break
+    if missing_products(store, architecture, sizes):
+        raise DiscError(TIME_RAN_OUT)
+    tuned = fit_products(found, read_products(store))
+    path = write_trees(folder, architecture, tuned.trees, found.product)
+    if as_json:
+        judged = {kind: [vars(each) for each in quality if each is not None] for kind, quality in tuned.quality.items()}
+        print_json({"trees": str(path), "gpu": found.product, "kinds": judged})
+        return
+    print(f"{found.product}\n{tuned.describe()}\nwritten   {path}")
 
 
 @contextmanager

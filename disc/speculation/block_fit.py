@@ -16,7 +16,7 @@ import numpy.typing as npt
 from disc.speculation.attention_model import attention_seconds
 from disc.speculation.block_families import FAMILIES, attention_family
 from disc.speculation.block_model import seconds
-from disc.speculation.block_schedules import AttentionBlock, BlockSchedule
+from disc.speculation.block_schedules import CUBLASLT, AttentionBlock, BlockSchedule, LibrarySchedule
 from disc.speculation.block_trees import AttentionTree, BlockTree
 from disc.speculation.fit import FOLDS, best_columns, grow
 from disc.speculation.quality import Quality, judge
@@ -69,6 +69,7 @@ class Measured:
         self._known = both.astype(np.float64)
         self._errors = np.log(np.where(both, self.times, 1.0) / np.where(both, self.model, 1.0))
         self._places = np.array([_place(point) for point in self.points])
+        self._library = np.array([each["times"].get(str(CUBLASLT), np.inf) for each in own]) * 1e-6
 
     def corrections(self, points: Sequence[Point], without: Sequence[tuple[int, int]] = ()) -> npt.NDArray[np.float64]:
         """[size, schedule]: what the model's times are multiplied by. without: (N, K) of matrices whose times are left out."""
@@ -80,6 +81,19 @@ class Measured:
         factors = np.exp((near @ (known * errors) + MEAN_WEIGHT * mean) / (near @ known + MEAN_WEIGHT))
         return np.round(factors, DIGITS)
 
+    def library(self, points: Sequence[Point], best: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+        """[size]: seconds of the library, as many times those of the best schedule, `best`, as at the sizes near it that were measured;
+        infinite where none was, and of batches. None where there was no library."""
+        known = np.isfinite(self._library) & np.isfinite(self.times).any(axis=1)
+        if not known.any():
+            return None
+        ratios = np.log(self._library[known] / self.times[known].min(axis=1))
+        apart = ((np.array([_place(point) for point in points])[:, None, :] - self._places[known][None, :, :]) ** 2).sum(axis=2)
+        near = np.exp(-apart / (2 * NEAR**2))
+        seconds = best * np.exp(near @ ratios / near.sum(axis=1))
+        told = (apart.min(axis=1) <= NEAR**2) & np.array([point.batch == 1 for point in points])
+        return np.where(told, seconds, np.inf)
+
     def held_out(self) -> Quality:
         """Of the schedule that the corrected model takes, at each size without the times of its matrix (N, K), by the times."""
         shares: list[float] = []
@@ -89,15 +103,33 @@ class Measured:
         return judge(shares)
 
     def judge(self, tree: BlockTree, family: Sequence[BlockSchedule]) -> Quality:
-        """Of the tree's choices at the sizes that were measured, by the times."""
-        chosen = [family.index(tree.schedules[tree.choose(point.features)]) for point in self.points]
+        """Of the tree's choices of disc's own schedules at the sizes that were measured, by the times."""
+        tree = tree.without_library()
+        chosen = [family.index(tree.blocks[tree.choose(point.features)]) for point in self.points]
         return judge([float(times.min() / times[number]) for times, number in zip(self.times, chosen, strict=True)])
+
+    def beside_library(self, tree: BlockTree, family: Sequence[BlockSchedule]) -> Quality | None:
+        """Of the tree's choices where there is the library, by the times of all; None where none was measured."""
+        if not np.isfinite(self._library).any():
+            return None
+        shares: list[float] = []
+        for point, times, library in zip(self.points, self.times, self._library, strict=True):
+            chosen = tree.schedules[tree.choose((*point.features, 1))]
+            taken = library if isinstance(chosen, LibrarySchedule) else times[family.index(chosen)]
+            shares.append(float(min(times.min(), library) / taken))
+        return judge(shares)
 
 
 def read_times(folder: Path, architecture: int) -> Mapping[str, Any] | None:
     """What part `tune` of `tools/gpu_check.sh` measured on a GPU of this architecture, packed; None where none was measured."""
     file = folder / f"gemm-times-sm_{architecture}.json.gz"
     return json.loads(gzip.decompress(file.read_bytes())) if file.exists() else None
+
+
+def write_times(folder: Path, product: str, architecture: int, points: Sequence[Mapping[str, Any]]) -> None:
+    """Writes what `read_times` reads."""
+    content = json.dumps({"gpu": product, "architecture": architecture, "points": points}, separators=(",", ":"))
+    (folder / f"gemm-times-sm_{architecture}.json.gz").write_bytes(gzip.compress(content.encode(), mtime=0))
 
 
 def _place(point: Point) -> tuple[float, float, float]:
@@ -111,11 +143,13 @@ def fit_to_model(gpu: Gpu, kinds: Sequence[str] = (), measured: Mapping[str, Any
     found: dict[str, FittedBlocks[BlockTree]] = {}
     for kind in kinds or FAMILIES[gpu.architecture]:
         family = tuple(FAMILIES[gpu.architecture][kind])
-        times = np.array([[seconds(each, point, gpu, kind) for each in family] for point in points])
+        times, library = np.array([[seconds(each, point, gpu, kind) for each in family] for point in points]), None
         if measured is not None:
-            times *= Measured(measured, gpu, kind).corrections(points)
+            own = Measured(measured, gpu, kind)
+            times *= own.corrections(points)
+            library = own.library(points, times.min(axis=1))
         most = (TOP, LEAVES) if measured is None else (CORRECTED_TOP, CORRECTED_LEAVES)
-        found[kind] = FittedBlocks(kind, *_fit(points, family, times.tolist(), BlockTree, *most))
+        found[kind] = FittedBlocks(kind, *_fit(points, family, times.tolist(), BlockTree, *most, library=library))
     return found
 
 
@@ -129,26 +163,32 @@ def fit_attention(gpu: Gpu, kind: str, head: int) -> FittedBlocks[AttentionTree]
 
 
 def _fit(
-    points: Sequence[Point],
+    sizes: Sequence[Point],
     family: tuple[_Schedule, ...],
     times: Sequence[Sequence[float]],
-    make: Callable[[tuple[_Schedule, ...], tuple[tuple[int, int, int, int], ...]], _Tree],
+    make: Callable[..., _Tree],
     top: int,
     leaves: int,
+    library: npt.NDArray[np.float64] | None = None,
 ) -> tuple[_Tree, Quality, Quality]:
-    """A tree of at most `top` schedules, and its quality at sizes that it has seen and at others. times: [size, schedule]."""
+    """A tree of at most `top` schedules, and its quality at sizes that it has seen and at others. make: of schedules and nodes. times:
+    [size, schedule]; library: [size] of the library, which the tree takes where it is there and is the fastest."""
     every = _losses(times)
     chosen = best_columns(every, top)
-    schedules, table = tuple(family[number] for number in chosen), every[:, chosen]
-    tree = make(schedules, grow(points, table, leaves)).prune({})
+    schedules, table, number_of_library = tuple(family[number] for number in chosen), every[:, chosen], None
+    if library is not None:
+        number_of_library, schedules = len(schedules), (*schedules, CUBLASLT)
+        table = _losses(np.column_stack([np.array(times)[:, chosen], library]).tolist())
+    points = [(*point.features, 1) for point in sizes]
+    tree = make(schedules, grow(sizes, table, leaves, number_of_library)).prune({})
     places = [schedules.index(each) for each in tree.schedules]
-    seen = [float(np.exp(-row[places[tree.choose(point.features)]])) for point, row in zip(points, table, strict=True)]
+    seen = [float(np.exp(-row[places[tree.choose(point)]])) for point, row in zip(points, table, strict=True)]
     unseen: list[float] = []
     for fold in range(FOLDS):
         kept = [number for number in range(len(points)) if number % FOLDS != fold]
-        own = make(schedules, grow([points[number] for number in kept], table[kept], leaves))
+        own = make(schedules, grow([sizes[number] for number in kept], table[kept], leaves, number_of_library))
         held = [number for number in range(len(points)) if number % FOLDS == fold]
-        unseen += [float(np.exp(-table[number, own.choose(points[number].features)])) for number in held]
+        unseen += [float(np.exp(-table[number, own.choose(points[number])])) for number in held]
     return tree, judge(seen), judge(unseen)
 
 

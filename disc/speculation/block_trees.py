@@ -95,6 +95,19 @@ def _read(
     return schedules, nodes
 
 
+def every_leaf(schedules: Sequence[ProductSchedule]) -> BlockTree:
+    """A tree that reaches every schedule, by the number of SMs: for measuring, where `ral_force_choice` chooses."""
+    return BlockTree(tuple(schedules), leaves(len(schedules)))
+
+
+def leaves(count: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The nodes of such a tree."""
+    sms, nodes = QUESTIONS.index("threads"), list[tuple[int, int, int, int]]()
+    for number in range(count - 1):
+        nodes += [(sms, number, 2 * number + 1, 2 * number + 2), (LEAF, number, 0, 0)]
+    return (*nodes, (LEAF, count - 1, 0, 0))
+
+
 def one_schedule(schedule: BlockSchedule) -> BlockTree:
     """The tree that always chooses this one."""
     return BlockTree((schedule,), ((LEAF, 0, 0, 0),))
@@ -120,8 +133,12 @@ def _trees(record: Mapping[str, Any]) -> Mapping[str, BlockTree]:
 def write_trees(folder: Path, architecture: int, trees: Mapping[str, BlockTree], gpu: str) -> Path:
     """Keeps the trees that times on a GPU were fitted to; programs that are compiled from now on for its kind choose by those of the cache
     folder. gpu: its product. Returns the file. Raises OutputError."""
-    record = {**{kind: tree.to_record() for kind, tree in trees.items()}, "measured": gpu}
-    return keep(tuned_file(folder, architecture), json.dumps(record, separators=(",", ":")))
+    return keep(tuned_file(folder, architecture), trees_text(trees, gpu))
+
+
+def trees_text(trees: Mapping[str, BlockTree], gpu: str = "") -> str:
+    """What `product_trees` reads. gpu: the product whose times they were fitted to."""
+    return json.dumps({**{kind: tree.to_record() for kind, tree in trees.items()}, "measured": gpu}, separators=(",", ":"))
 
 
 def find_trees(folder: Path, architecture: int) -> str:

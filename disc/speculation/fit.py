@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from disc.speculation.quality import Quality, RuleQuality, judge, judge_rules, losses, quality, speeds
 from disc.speculation.records import Record
-from disc.speculation.schedules import FAMILY, Schedule
+from disc.speculation.schedules import FAMILY, LIBRARY, Schedule
 from disc.speculation.sizes import Point
 from disc.speculation.tree import LEAF, Tree
 
@@ -94,18 +94,26 @@ def _fit_tree(records: Sequence[Record], schedules: Sequence[Schedule], leaves: 
     return Tree(tuple(schedules), grow([record.point for record in records], losses(records, schedules), leaves)).prune({})
 
 
-def grow(points: Sequence[Point], table: npt.NDArray[np.float64], leaves: int) -> tuple[tuple[int, int, int, int], ...]:
-    """The nodes of the tree that predicts the [size, schedule] losses at these sizes and takes the least."""
+def grow(
+    points: Sequence[Point], table: npt.NDArray[np.float64], leaves: int, library: int | None = None
+) -> tuple[tuple[int, int, int, int], ...]:
+    """The nodes of the tree that predicts the [size, schedule] losses at these sizes and takes the least. library: the number of the
+    schedule that a machine may lack: where it is the least, that is asked, and the least of the others stands beside it."""
     from sklearn.tree import DecisionTreeRegressor
 
     features = np.array([point.features for point in points])
     model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=2, random_state=0).fit(features, table)
     inner = model.tree_
-    nodes: list[tuple[int, int, int, int]] = []
+    nodes, predicted = list[tuple[int, int, int, int]](), list[npt.NDArray[np.float64]]()
     for number in range(inner.node_count):
         left, right = int(inner.children_left[number]), int(inner.children_right[number])
+        predicted.append(inner.value[number].reshape(-1))
         if left < 0:
-            nodes.append((LEAF, int(np.argmin(inner.value[number].reshape(-1))), 0, 0))
+            nodes.append((LEAF, int(np.argmin(predicted[-1])), 0, 0))
         else:
             nodes.append((int(inner.feature[number]), int(np.floor(inner.threshold[number])), left, right))
+    for number in [place for place, node in enumerate(nodes) if node[0] == LEAF and node[1] == library]:
+        others = np.where(np.arange(table.shape[1]) == library, np.inf, predicted[number])
+        nodes += [(LEAF, int(np.argmin(others)), 0, 0), nodes[number]]
+        nodes[number] = (LIBRARY, 0, len(nodes) - 2, len(nodes) - 1)
     return tuple(nodes)

@@ -23,6 +23,10 @@ DEVICE_BATCHED = (*BATCHED, (128, 64, 384), (64, 128, 384), (512, 64, 192), (64,
 DEVICE_ROWS = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
                6144, 8192, 16384)  # fmt: skip
 
+# What is measured on a GPU, as this takes minutes of it: rows, and (N, K) of matrices.
+MEASURED_ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
+MEASURED_MATRICES = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (4096, 11008))
+
 # Of attention: queries, keys beside few queries, heads of all sequences.
 QUERIES = (1, 2, 4, 8, 16, 17, 32, 48, 64, 96, 128, 197, 256, 384, 512, 1024, 2048, 4096, 8192)
 KEYS = (16, 64, 200, 512, 1024, 2048, 8192, 32768)
@@ -65,6 +69,11 @@ def device_points(sms: int) -> list[Point]:
     """The sizes that the trees of a GPU are fitted to."""
     linear = [Point(m, n, k, 1, sms, False) for n, k in DEVICE_LINEAR for m in DEVICE_ROWS]
     return [*linear, *(Point(m, n, k, batch, sms, False) for n, k, batch in DEVICE_BATCHED for m in DEVICE_ROWS)]
+
+
+def measured_sizes() -> list[tuple[int, int, int]]:
+    """(M, N, K) at which products are measured on a GPU."""
+    return [(m, n, k) for n, k in MEASURED_MATRICES for m in MEASURED_ROWS]
 
 
 def attention_points(sms: int, head: int) -> list[Point]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 import triton
-from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Masked, Rows, Sums, every_leaf
+from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Masked, Rows, Sums
 from library_models import GROUPS, Pools, Scans, Scatters, Sorts
 from torch import nn
 
@@ -31,7 +31,7 @@ from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
 from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_trees import FAST, HALF, HEADS, KINDS, SINGLE, BlockTree
+from disc.speculation.block_trees import FAST, HALF, HEADS, KINDS, SINGLE, BlockTree, every_leaf
 from disc.speculation.guards import Aligned, parts_of
 from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu

@@ -26,10 +26,8 @@ from disc.ir.stages import load_env
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import fusion_passes, to_named
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import AttentionBlock, ProductSchedule
-from disc.speculation.block_trees import AttentionTree, BlockTree, one_schedule
-from disc.speculation.schedules import FEATURES
-from disc.speculation.tree import LEAF
+from disc.speculation.block_schedules import AttentionBlock
+from disc.speculation.block_trees import AttentionTree, BlockTree, leaves, one_schedule
 
 NUMBER = "test.number"  # of a fusion, in the order of the program
 # Over channels-last values. groups, and the channels of each: of the source.
@@ -42,21 +40,9 @@ CONVOLUTION = """func.func @main(%x: tensor<?x?x?x32xf32>, %w: tensor<3x3x{chann
 ANY_SIZE = one_schedule(ANY_PRODUCT)
 
 
-def every_leaf(schedules: Sequence[ProductSchedule]) -> BlockTree:
-    """A tree that reaches every schedule, by the number of SMs."""
-    return BlockTree(tuple(schedules), _leaves(len(schedules)))
-
-
-def _leaves(count: int) -> tuple[tuple[int, int, int, int], ...]:
-    sms, nodes = FEATURES.index("threads"), list[tuple[int, int, int, int]]()
-    for number in range(count - 1):
-        nodes += [(sms, number, 2 * number + 1, 2 * number + 2), (LEAF, number, 0, 0)]
-    return (*nodes, (LEAF, count - 1, 0, 0))
-
-
 def every_block(blocks: Sequence[AttentionBlock]) -> AttentionTree:
-    """The same of attention."""
-    return AttentionTree(tuple(blocks), _leaves(len(blocks)))
+    """A tree of attention that reaches every schedule."""
+    return AttentionTree(tuple(blocks), leaves(len(blocks)))
 
 
 class Fused:

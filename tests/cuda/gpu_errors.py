@@ -74,6 +74,8 @@ def absent(path: str, message: str) -> None:
     for arguments in (("run", path, *random), ("bench", path, "--shape", random[1])):
         status, text = said(*arguments, "--device", "cuda")
         assert status != 0 and message in text, text
+    status, text = said("tune", "--device", "cuda:0")
+    assert status != 0 and ("compute capability 7.5" if "sm_75" in message else message) in text, text
     _, text = said("doctor")
     assert ("runs code for no target" if "sm_75" in message else f"GPUs none: {message}") in text, text
 
@@ -119,6 +121,13 @@ def fork(exe: Any, path: str) -> None:
     assert np.array_equal(exe(a, a).numpy(), 2 * X + 0.5)
 
 
+def tuned() -> None:
+    """`disc tune` of a GPU that there is not."""
+    for device, message in (("cuda:7", "there is no GPU cuda:7: the NVIDIA driver finds 2"), ("gpu", "it is cpu, cuda, or cuda:N")):
+        status, text = said("tune", "--device", device)
+        assert status == 1 and message in text, text
+
+
 def crash(exe: Any, driver: ctypes.CDLL) -> None:
     """An illegal address: which launch, with which sizes, and that the process is to be started again."""
     driver.fake_crash(c_int64(0))
@@ -148,6 +157,7 @@ def main(case: str, path: str, library: str = "") -> None:
         devices(exe)
         memory(exe, path)
         fork(exe, path)
+        tuned()
         crash(load(path, isa="cuda"), driver)
     print("passed")
 

@@ -24,11 +24,14 @@ from stand_in_kernels import Executor, texts
 from torch import nn
 
 import disc
+from disc.api import compile_with_blocks
 from disc.errors import DeviceError, TargetError
 from disc.ral.executable import load
-from disc.speculation.block_families import ANY_PRODUCT
+from disc.speculation.block_bench import measure_products, missing_products, read_products
+from disc.speculation.block_families import ANY_PRODUCT, FAMILIES
 from disc.speculation.block_schedules import CUBLASLT
 from disc.speculation.block_trees import BASE, BlockTree, write_trees
+from disc.speculation.gpus import find_device
 from disc.speculation.schedules import LIBRARY
 from disc.speculation.tree import LEAF
 
@@ -108,6 +111,20 @@ def check_forced(path: Path, module: nn.Module, there_is_one: bool) -> None:
     same([np.asarray(each) for each in exe.flat(*(each.numpy() for each in inputs))], eager(module, inputs))
 
 
+def check_tuning(folder: Path, there_is_one: bool) -> None:
+    """`disc tune --device cuda:1`, of one size and two schedules of each family: times, trees of them, and what was measured is kept."""
+    store, device = folder / "tune" / "products.jsonl", find_device("cuda:1")
+    assert (device.number, device.product, device.gpu.sms) == (1, "Stand-in 1", 132)
+    sizes = [(8, 16, 16)]
+    with texts():
+        first = list(measure_products(compile_with_blocks, device, store, sizes, most=2))
+    assert [each["kind"] for each in first] == list(FAMILIES[90]) and not missing_products(store, 90, sizes)
+    for each in first:
+        assert all(time > 0 for time in each["times"].values())
+        assert set(each["times"]) == {*map(str, FAMILIES[90][each["kind"]][:2]), *([str(CUBLASLT)] if there_is_one else [])}
+    assert list(measure_products(compile_with_blocks, device, store, sizes)) == [] and read_products(store) == first
+
+
 def check_tf32(folder: Path) -> None:
     """Rounded factors, which the stand-in rounds where it is asked to."""
     module, exe = compiled(folder / "fast.disc", disc.Options(cache=False, tf32=True))
@@ -130,6 +147,7 @@ def main(driver: str, products: str = "") -> None:
             check(Path(folder), executor, library)
         if library is not None:
             check_tf32(Path(folder))
+        check_tuning(Path(folder), library is not None)
     print("passed")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from device_oracle import Checked
-from fused_programs import CONVOLUTION, Layers, Rows, Sums, every_leaf
+from fused_programs import CONVOLUTION, Layers, Rows, Sums
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
@@ -21,6 +21,7 @@ from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp.values import Array
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_schedules import ProductSchedule, read_schedule
+from disc.speculation.block_trees import every_leaf
 
 DYNAMIC = torch.export.Dim.DYNAMIC
 FLOAT = "abs ceil exponential exponential_minus_one floor log log_plus_one logistic negate round_nearest_afz round_nearest_even rsqrt sign sine cosine sqrt tan tanh cbrt"

@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,21 @@ import torch
 
 import disc
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_trees import ALONG_K, BASE, FAST, HALF, KINDS, packaged_trees
+from disc.speculation.block_trees import ALONG_K, BASE, FAST, HALF, KINDS, every_leaf, packaged_trees
+from disc.speculation.sizes import measured_sizes
 from disc.targets.cuda import read_target
 from gpu_parts.job import ROOT
 from gpu_parts.recorded import Texts, assembled
 from gpu_parts.timed import Linear, Product
 from gpu_parts.tune import LISTING
 
-ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
-MATRICES = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (4096, 11008))  # N, K
-SIZES = tuple((m, n, k) for (n, k), m in product(MATRICES, ROWS))
 TINY, TINY_FAMILY = ((16, 32, 64),), 2
 CACHE = 1 << 30  # bytes: what guards may ask of one
 
 
 def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) -> None:
     """Writes the listing of launches and the schedules' code, all kinds of products, or one on the stand-in."""
-    sizes = TINY if tiny else SIZES
+    sizes = TINY if tiny else measured_sizes()
     versions, points = dict[str, Any](), list[dict[str, Any]]()
     most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}
     for kind in KINDS[:1] if tiny else FAMILIES[architecture]:
@@ -56,7 +53,7 @@ def _kernel(kind: str, architecture: int, most: int | None) -> Any:
     program = fused_programs.Fused.of_model(
         Linear() if along else Product(),
         (torch.zeros(5, 16, dtype=element), torch.zeros((24, 16) if along else (16, 24), dtype=element)), dims,
-        options=disc.Options(cache=False, tf32=BASE[kind] == FAST), tree=fused_programs.every_leaf(FAMILIES[architecture][kind][:most]),
+        options=disc.Options(cache=False, tf32=BASE[kind] == FAST), tree=every_leaf(FAMILIES[architecture][kind][:most]),
         target=f"sm_{architecture}",
     )  # fmt: skip
     (kernel,) = program.kernels

@@ -11,7 +11,7 @@ import pytest
 from disc.codegen.plan.tree_text import node_texts, read_nodes
 from disc.errors import DiscWarning
 from disc.speculation.block_families import ANY_PRODUCT, FAMILIES, attention_family
-from disc.speculation.block_fit import ATTENTION_TOP, CORRECTED_TOP, TOP, Measured, fit_attention, fit_to_model, read_times
+from disc.speculation.block_fit import ATTENTION_TOP, CORRECTED_TOP, TOP, Measured, fit_attention, fit_to_model, read_times, write_times
 from disc.speculation.block_model import element_bytes
 from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, read_attention_block, read_schedule
 from disc.speculation.block_trees import (
@@ -98,6 +98,24 @@ def test_the_trees_of_attention_that_come_with_disc(gpu: Gpu) -> None:
 def test_a_tree_of_attention_is_that_of_the_model() -> None:
     gpu = next(gpu for gpu in GPUS if gpu.architecture == 90)
     assert fit_attention(gpu, HALF, 64).tree == attention_trees(90)[HALF, 64]
+
+
+def test_a_library_is_chosen_where_times_say_so(tmp_path: Path) -> None:
+    """Of times, here those of cuBLAS beside the ones of an H200: where it was faster, near sizes that were measured and not in batches."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == 90), read_times(DATA, 90)
+    assert times is not None
+    points = [{**each, "times": {**each["times"], str(CUBLASLT): each["library"]}} for each in times["points"] if each["kind"] == HALF]
+    write_times(tmp_path, times["gpu"], 90, points)
+    measured = read_times(tmp_path, 90)
+    assert measured is not None and measured["points"] == points
+    own, family = Measured(measured, gpu, HALF), tuple(FAMILIES[90][HALF])
+    tree = fit_to_model(gpu, (HALF,), measured)[HALF].tree
+    assert CUBLASLT in tree.schedules and tree.prune({}) == tree
+    assert own.judge(tree, family).mean > 0.9, "where there is no library disc's own schedules are chosen as well as before"
+    with_library, without = own.beside_library(tree, family), own.beside_library(tree.without_library(), family)
+    assert with_library is not None and without is not None and with_library.mean > 0.93 > without.mean
+    assert tree.schedules[tree.choose((2048, 768, 3072, 1, 132, 1))] == CUBLASLT, "where cuBLAS took 0.6 of the time"
+    assert all(tree.schedules[tree.choose((m, 64, 64, 384, 132, 1))] != CUBLASLT for m in (64, 512, 2048))
 
 
 def test_no_tree_that_comes_with_disc_takes_the_library() -> None:
