@@ -10,9 +10,11 @@ from fractions import Fraction
 import sympy
 from torch.utils._sympy import functions as torch_sympy
 
-from disc.frontend.symbols import EXACT, SymbolError, to_text
+from disc.frontend.computed_numbers import name_of
+from disc.frontend.symbols import EXACT, SymbolError, is_power_of_two, to_text
 from disc.ir.python_source import parse_expression
 from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, all_of, any_of, ceildiv, dim_max, dim_min, parse_dim
+from disc.shapes.conditions import NEGATED
 
 _SIGNS: tuple[tuple[type[sympy.Basic], str], ...] = (
     (sympy.Eq, "=="), (sympy.Ne, "!="), (sympy.Le, "<="), (sympy.Lt, "<"), (sympy.Ge, ">="), (sympy.Gt, ">"),
@@ -31,13 +33,20 @@ class _Number:
     """numerator / denominator, the denominator positive where it is a size that is not 0.
 
     PyTorch compares the f64 next to a quotient. It compares like the quotient itself as long as numbers of the user's are short binary
-    fractions and sizes are below 2**26.
+    fractions and sizes are below 2**26. Of what else is computed of such an f64 but its double and its half, this is not known.
     """
 
     numerator: Dim
     denominator: Dim = _ONE
 
+    @property
+    def is_rounded(self) -> bool:
+        return not self.denominator.is_const or not is_power_of_two(self.denominator.const)
+
     def __add__(self, other: _Number) -> _Number:
+        """Raises: SymbolError where a rounded number is rounded again."""
+        if self.is_rounded or other.is_rounded:
+            raise SymbolError(f"how the sum of {self} and {other} is rounded decides")
         if self.denominator == other.denominator:
             return _Number(self.numerator + other.numerator, self.denominator)
         return _Number(self.numerator * other.denominator + other.numerator * self.denominator, self.denominator * other.denominator)
@@ -46,13 +55,26 @@ class _Number:
         return _Number(-self.numerator, self.denominator)
 
     def __mul__(self, other: _Number) -> _Number:
+        """Raises: as a sum."""
+        if (self.is_rounded and not other.is_scale) or (other.is_rounded and not self.is_scale):
+            raise SymbolError(f"how the product of {self} and {other} is rounded decides")
         return _Number(self.numerator * other.numerator, self.denominator * other.denominator)
 
     def over(self, other: _Number) -> _Number:
-        """The quotient. Raises: SymbolError where the sign of the divisor is not known."""
+        """The quotient. Raises: SymbolError where the sign of the divisor is not known, or a rounded number is rounded again."""
+        if other.is_rounded or (self.is_rounded and not other.is_scale):
+            raise SymbolError(f"how the quotient of {self} and {other} is rounded decides")
         if any(coefficient < 0 for coefficient, _ in other.numerator.monomials) or other.numerator == 0:
             raise SymbolError(f"it divides by {other.numerator}, which may be negative or 0")
         return _Number(self.numerator * other.denominator, self.denominator * other.numerator)
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether a product with it is exact: a power of two, or its negative."""
+        return self.numerator.is_const and is_power_of_two(abs(self.numerator.const)) and not self.is_rounded
+
+    def __str__(self) -> str:
+        return str(self.numerator) if self.denominator == _ONE else f"({self.numerator}) / ({self.denominator})"
 
     @property
     def whole(self) -> Dim:
@@ -106,8 +128,25 @@ def condition_of(expression: sympy.Basic) -> Condition:
         if isinstance(expression, kind):
             left, right = expression.args
             assert isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr)
-            return _of_cases(sign, left, right) or _of_whole_root(sign, left, right) or relation(sign, left, right)
+            found = _of_cases(sign, left, right) or _of_whole_root(sign, left, right)
+            return found or _of_integers(sign, left, right)
     raise SymbolError(f"{expression} is no comparison")
+
+
+def _of_integers(sign: str, left: sympy.Expr, right: sympy.Expr) -> Condition:
+    """A comparison of integers, or of fractions; where how floats are rounded decides, of what a call computes with 1.
+
+    Raises: SymbolError.
+    """
+    try:
+        return relation(sign, left, right)
+    except SymbolError:
+        if sign in ("!=", "<", ">"):
+            return _of_integers(NEGATED[sign], left, right).negated()
+        name = name_of(sympy.Eq(left, right) if sign == "==" else sympy.Ge(left, right) if sign == ">=" else sympy.Ge(right, left))
+        if name is None:
+            raise
+        return Condition.of(">=", parse_dim(name), _ONE)
 
 
 def _of_cases(sign: str, left: sympy.Expr, right: sympy.Expr) -> Condition | None:

@@ -29,7 +29,6 @@ from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 from disc.frontend import dense_views
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
-from disc.frontend.folded_numbers import reason_of, watched
 from disc.frontend.known_decisions import weakened
 from disc.frontend.locations import ONNX, TORCH, frame_text, line_text
 from disc.frontend.symbols import SymbolError, to_text
@@ -64,6 +63,8 @@ LAYOUT: dict[str, frozenset[str]] = {
 
 # Of what control flow takes: Dynamo takes every size to be at least 2, as PyTorch does, and asks it of sizes that are expressions.
 _CHECKED_BY_DYNAMO = "_dynamo/guards.py"
+_BROADCAST = ("_subclasses/fake_impls.py", "infer_size")  # of PyTorch: whether a size is 1
+FITS = "fits"
 _CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how a convolution is computed
 
 
@@ -106,7 +107,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.recorded: list[Found] = []
-        self._joined: set[sympy.Expr] = set()
         self._saved: list[tuple[type, str, Callable[..., object]]] = []
 
     def __enter__(self) -> Recorder:
@@ -115,8 +115,6 @@ class Recorder:
                 self._replace(kind, name, lambda real, sign=sign: self._comparison(real, sign))
         for name, sign in _EXTREMES.items():
             self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
-        for name, watch in watched(self._joined).items():
-            self._replace(torch.SymFloat, name, watch)
         self._replace(torch.SymBool, "__bool__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
         self._replace(ShapeEnv, "_get_user_frame", lambda _: _user_frame)
@@ -162,17 +160,10 @@ class Recorder:
             expression = value.node.expr
             answer = real(value)
             if (frame := _own_code()) is not None:
-                self._record(lambda: self._condition(expression), bool(answer), frame, str(expression))
+                self._record(lambda: condition_of(expression), bool(answer), frame, str(expression))
             return answer
 
         return truth
-
-    def _condition(self, expression: sympy.Basic) -> Condition:
-        """Raises: SymbolError, also where Python compares another float."""
-        joined = next((each for each in self._joined if expression.has(each)), None)
-        if joined is not None:
-            raise SymbolError(reason_of(joined))
-        return condition_of(expression)
 
     def _record(self, condition: Callable[[], Condition], answer: bool, frame: FrameType, text: str) -> None:
         place = frame_text(frame.f_code.co_filename, frame.f_lineno)
@@ -264,10 +255,25 @@ def _user_frame(_: ShapeEnv) -> FrameType | None:
 
 
 def _summary(frame: FrameType) -> traceback.FrameSummary:
-    """Where PyTorch made a guard; of the function that chooses how a convolution is computed also how many images there are."""
-    code = frame.f_code
-    images = _images(frame) if (code.co_filename.removeprefix(TORCH), code.co_name) == _CONVOLUTION else None
-    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, locals={"images": images} if images else None)
+    """Where PyTorch made a guard; of the function that chooses how a convolution is computed also how many images there are, and of the
+    one that broadcasts whether the result is the same for a size of 1."""
+    code, kept = frame.f_code, dict[str, str]()
+    place = (code.co_filename.removeprefix(TORCH), code.co_name)
+    if place == _CONVOLUTION and (images := _images(frame)):
+        kept["images"] = images
+    if place == _BROADCAST and _fits(frame):
+        kept[FITS] = ""
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, locals=kept or None)
+
+
+def _fits(frame: FrameType) -> bool:
+    """Whether of two sizes that are broadcast one is 1, or both are the same: then it does not matter whether the other one is 1."""
+    sizes = [frame.f_locals.get(name) for name in ("sizeA", "sizeB")]
+    return 1 in [each for each in sizes if isinstance(each, int)] or _same(*sizes)
+
+
+def _same(left: object, right: object) -> bool:
+    return isinstance(left, torch.SymInt) and isinstance(right, torch.SymInt) and left.node.expr == right.node.expr
 
 
 def _images(frame: FrameType) -> str | None:
@@ -290,6 +296,7 @@ def guards_of(env: ShapeEnv) -> list[Found]:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
         layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
+        layout = layout or (isinstance(frame, traceback.FrameSummary) and frame.locals is not None and FITS in frame.locals)
         layout = layout or (own == _CHECKED_BY_DYNAMO and isinstance(guard.expr, sympy.Ge) and guard.expr.rhs == 2)
         # PyTorch's C++ core asks that of every tensor that it makes.
         layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))

@@ -28,6 +28,7 @@ from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.custom_ops import FUNCTIONALIZED
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.effect_tokens import CHECKS, PRINTS
+from disc.frontend.folded_numbers import steps_apart
 from disc.frontend.in_place import PARTS, RetraceError, Write, local_writes
 from disc.frontend.locations import line_text
 from disc.frontend.rules.max_pooling import looks_in_large_windows
@@ -276,7 +277,7 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
 
     try:
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
-        with mode, enable_python_dispatcher(), torch.no_grad():
+        with mode, enable_python_dispatcher(), torch.no_grad(), steps_apart():
             trace = make_fx(call, pre_dispatch=True)(*(each.meta["val"] for each in inputs))
         if registered:
             check_trace(op, trace.graph)

@@ -41,6 +41,7 @@ from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
 from disc.frontend.export_errors import DATA_DEPENDENT, DERIVATIVE, error_line, export_error, is_violated, logged_errors, quiet, shortened
+from disc.frontend.folded_numbers import steps_apart
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.kept_values import KeptValues, kept_values
@@ -475,11 +476,12 @@ def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[
 
 @contextmanager
 def sizes_from_two() -> Iterator[None]:
-    """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one.
+    """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one; floats of sizes are
+    computed as Python does.
 
     A user may have set the other for the process. `lowering` brings sizes 0 and 1 back.
     """
-    with symbolic_config.patch(backed_size_oblivious=False), eager_scales():  # pyright: ignore[reportAttributeAccessIssue]
+    with symbolic_config.patch(backed_size_oblivious=False), eager_scales(), steps_apart():  # pyright: ignore[reportAttributeAccessIssue]
         yield
 
 

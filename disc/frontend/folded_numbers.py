@@ -1,9 +1,9 @@
-"""Whether PyTorch's trace computes a float of sizes as Python does: sympy multiplies and adds constants first, and joins terms.
+"""Floats of sizes as Python computes them, step by step: sympy multiplies and adds constants first, and joins terms.
 
     int(0.7 * (n * 0.9))    is traced as    int(0.63 * n),    63 for n = 100, where Python has 62
 
-The graph still has both products. A number that is rounded to an integer, and so decides about a size, or that is compared, and so decides
-a branch, must be what Python has.
+Within `steps_apart` it is `int(0.7 * Kept(0.9 * n))`. Of graphs that PyTorch has traced without it, `folded_reason` finds the numbers that
+are not what Python has, and that decide: they are rounded to an integer, and so to a size.
 """
 
 from __future__ import annotations
@@ -11,20 +11,56 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
 from typing import cast
 
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.sym_node import SymNode
+from torch.utils._sympy.functions import Identity, ToFloat
 
 ROUNDERS = {math.trunc, math.floor, math.ceil, round, torch.sym_int}
-_ARITHMETIC = {operator.mul: sympy.Mul, operator.add: sympy.Add, operator.sub: sympy.Add}
-_SHORT = 1 << 20  # of numerator and denominator: products and sums of a few of them, and of sizes, are exact in f64
-_METHODS = {  # of torch.SymFloat
-    "__mul__": operator.mul, "__rmul__": operator.mul, "__add__": operator.add, "__radd__": operator.add, "__sub__": operator.sub,
+_ARITHMETIC: dict[object, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
+    operator.mul: operator.mul, operator.add: operator.add, operator.sub: operator.sub,
 }  # fmt: skip
+_METHODS = {"mul": operator.mul, "add": operator.add, "sub": operator.sub}  # of PyTorch's symbolic numbers
+_SHORT = 1 << 20  # of numerator and denominator: products and sums of a few of them, and of sizes, are exact in f64
+
+
+class Kept(Identity):
+    """A float that is rounded before the next step: sympy does not look inside."""
+
+    _torch_handler_name = "identity"
+
+    @classmethod
+    def eval(cls, number: sympy.Expr) -> sympy.Expr | None:  # pyright: ignore[reportIncompatibleMethodOverride]  # sympy declares none
+        return number if number.is_Number or isinstance(number, Kept) else None
+
+
+@contextmanager
+def steps_apart() -> Iterator[None]:
+    """Within, symbolic floats are traced as Python computes them."""
+    saved = {name: getattr(SymNode, name) for name in _METHODS}
+    for name, op in _METHODS.items():
+        setattr(SymNode, name, _apart_method(saved[name], op))
+    try:
+        yield
+    finally:
+        for name, real in saved.items():
+            setattr(SymNode, name, real)
+
+
+def _apart_method(real: Callable[[SymNode, SymNode], SymNode], op: object) -> Callable[[SymNode, SymNode], SymNode]:
+    def method(left: SymNode, right: SymNode) -> SymNode:
+        result = real(left, right)
+        own, other, made = (cast("sympy.Expr", each._expr) for each in (left, right, result))
+        if result.pytype is float and made.free_symbols:
+            result._expr = _apart(op, own, other)
+        return result
+
+    return method
 
 
 def folded_reason(node: fx.Node) -> str | None:
@@ -32,39 +68,31 @@ def folded_reason(node: fx.Node) -> str | None:
     if node.target not in ROUNDERS or not isinstance(node.meta.get("val"), torch.SymInt):
         return None
     for each in (each for each in _floats_behind(node) if each.target in _ARITHMETIC):
+        left, right = (_expression(argument) for argument in each.args)
         result = _expression(each)
-        if _is_joined(each.target, [_expression(argument) for argument in each.args], result):
-            return reason_of(result)
+        if result != _apart(each.target, left, right):
+            return f"PyTorch's trace makes {result} of it, which is rounded in another way than the steps that are written"
     return None
 
 
-def reason_of(result: sympy.Expr) -> str:
-    return f"PyTorch's trace makes {result} of it, which is rounded in another way than the steps that are written"
+def _apart(op: object, left: sympy.Expr, right: sympy.Expr) -> sympy.Expr:
+    """The sum, difference or product of two floats, of which sympy may join what is not rounded."""
+    compute = _ARITHMETIC[op]
+    return compute(left, right) if _is_exact(left) and _is_exact(right) else compute(_kept(left), _kept(right))
 
 
-def watched(joined: set[sympy.Expr]) -> dict[str, Callable[[Callable[..., object]], Callable[..., object]]]:
-    """By their names, what makes methods of `torch.SymFloat` note the results in which the trace has joined constants."""
-
-    def watch(real: Callable[..., object], op: object) -> Callable[..., object]:
-        def method(left: object, right: object) -> object:
-            result = real(left, right)
-            if isinstance(result, torch.SymFloat) and isinstance(right, float | int | torch.SymFloat | torch.SymInt):
-                operands = [_expression(left), _expression(right)]
-                if _is_joined(op, operands, _expression(result)):
-                    joined.add(_expression(result))
-            return result
-
-        return method
-
-    return {name: partial(watch, op=op) for name, op in _METHODS.items()}
+def _kept(number: sympy.Expr) -> sympy.Expr:
+    return cast("sympy.Expr", Kept(number)) if isinstance(number, sympy.Add | sympy.Mul | sympy.Pow) else number
 
 
-def _is_joined(op: object, operands: list[sympy.Expr], result: sympy.Expr) -> bool:
-    """Whether the result is not the op of its operands as they are, and constants of theirs may be rounded."""
-    first, second = operands
-    terms = [first, -second] if op is operator.sub else [first, second]
-    as_written = isinstance(result, _ARITHMETIC[op]) and sorted(map(str, result.args)) == sorted(map(str, terms))
-    return not as_written and not all(_is_short(number) for operand in operands for number in operand.atoms(sympy.Float))
+def _is_exact(number: sympy.Expr) -> bool:
+    """Whether it is made of sizes and short binary fractions by sums and products alone, which no f64 rounds."""
+    if number.is_integer or isinstance(number, ToFloat):
+        return True
+    if isinstance(number, sympy.Float):
+        exact = Fraction(float(number))
+        return exact.denominator <= _SHORT and abs(exact.numerator) <= _SHORT
+    return isinstance(number, sympy.Add | sympy.Mul) and all(_is_exact(cast("sympy.Expr", each)) for each in number.args)
 
 
 def _floats_behind(node: fx.Node) -> Iterator[fx.Node]:
@@ -84,8 +112,3 @@ def _expression(value: object) -> sympy.Expr:
     if isinstance(value, torch.SymFloat | torch.SymInt):
         return value.node.expr
     return sympy.Float(value) if isinstance(value, float) else sympy.Integer(cast("int", value))
-
-
-def _is_short(number: sympy.Float) -> bool:
-    exact = Fraction(float(number))
-    return exact.denominator <= _SHORT and abs(exact.numerator) <= _SHORT

@@ -17,6 +17,7 @@ import sympy
 import torch
 from torch import fx
 from torch.export.graph_signature import CustomObjArgument
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -26,6 +27,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
+from disc.frontend.computed_numbers import expression_of
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized_call, is_custom
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
@@ -236,8 +238,7 @@ class _Lowering:
             settled = self._settled(emitter)
             self.unsupported += [UnsupportedOp(f"the condition {each.text}", each.reason, each.place) for each in settled.undecided]
             if self.unsupported:
-                places = symbol_places((argument.name, argument.node.meta["val"]) for argument in self.source.inputs)
-                raise UnsupportedOpError(explained(self.unsupported, places))
+                raise UnsupportedOpError(explained(self.unsupported, emitter.places))
             names, constants = self._emit_return(emitter, function)
         emitter.sizes.finish()
         self.module.operation.attributes["disc.symbols"] = self._symbols_attribute(emitter)
@@ -292,6 +293,7 @@ class _Lowering:
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
         emitter = OpBuilder(arithmetic, self.weights, self.ranges)
         emitter.kept = self.source.kept
+        emitter.places = symbol_places((argument.name, argument.node.meta["val"]) for argument in self.source.inputs)
         if seeded:
             emitter.seed = Tensor(block.arguments[len(taken)], (), torch.int64)
         return function, block, emitter
@@ -365,10 +367,22 @@ class _Lowering:
             found += [
                 each for each in asserted(self.source.graph) if isinstance(each, Decision) and not late.isdisjoint(each.condition.symbols())
             ]
+        self._compute(emitter, [*found, *emitter.decisions], environment)
+        known |= set(emitter.sizes.late)
         places, named = self._places_of_views() - known, known | {str(symbol) for symbol in replacements} | self._named()
         found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
         found = [each for each in found if isinstance(each, Undecided) or named.issuperset(each.condition.symbols())]
         return settle([*found, *emitter.decisions], replacements, known)
+
+    def _compute(self, emitter: OpBuilder, found: Sequence[Found], environment: ShapeEnv | None) -> None:
+        """Binds the numbers that conditions are about and that the program computes."""
+        names = {name for each in found if isinstance(each, Decision) for name in each.condition.symbols()}
+        for name in sorted(names - emitter.sizes.bases.keys()):
+            number = expression_of(name)
+            if number is not None and environment is not None:
+                number = number.xreplace({each: environment.replace(each) for each in number.free_symbols})
+                with ir.InsertionPoint(emitter.sizes.place(number)):
+                    emitter.compute(name, number)
 
     def _named(self) -> set[str]:
         """The symbols in the values of all nodes. PyTorch decides about others that it has thrown away, such as those that stood for the

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,11 +15,13 @@ import sympy
 import torch
 from torch import fx
 from torch.utils._sympy import functions as torch_sympy
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from torch_mlir import ir
 
+from disc.frontend import computed_numbers
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found
+from disc.frontend.symbol_names import legible
 from disc.frontend.symbols import (
     IndexArithmetic,
     Shape,
@@ -52,6 +54,13 @@ REAL_FUNCTIONS = (
     ((torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv), "divide"), (sympy.Mul, "multiply"), (sympy.Add, "add"),
     ((sympy.Pow, torch_sympy.FloatPow, torch_sympy.PowByNatural), "power"), (torch_sympy.Max, "maximum"), (torch_sympy.Min, "minimum"),
 )  # fmt: skip
+
+
+ROUNDED = {
+    torch_sympy.TruncToInt: None, torch_sympy.FloorToInt: "floor", torch_sympy.CeilToInt: "ceil",
+    torch_sympy.RoundToInt: "round_nearest_even",
+}  # fmt: skip
+LEAST = -(2**63) + 1  # of whole parts: what i64 does not hold becomes the number below
 
 
 def is_integral(number: sympy.Expr) -> bool:
@@ -145,6 +154,8 @@ class OpBuilder:
         self.reals: dict[sympy.Symbol, Tensor] = {}  # symbols of floats that the program reads out of tensors: f64, without dims
         self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
         self.kept: frozenset[fx.Node] = frozenset()  # buffers whose next values the program returns
+        self.places: Mapping[str, str] = {}  # symbol → "dim 1 of input 'x'", for messages
+        sizes.compute = self.compute
 
     def is_unknown(self, size: Size) -> bool:
         """Whether a size is a symbol that neither an input nor an op has bound."""
@@ -178,6 +189,29 @@ class OpBuilder:
             return symbol
         self.require("==", symbol, size, what)
         return size
+
+    def compute(self, name: str, number: sympy.Basic) -> None:
+        """Binds a number of `computed_numbers`, of that name, at the insertion point."""
+        symbol = sympy.Symbol(name, integer=True)
+        operands = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
+        words = legible(computed_numbers.words(number), self.places)
+        sign = computed_numbers.COMPARISONS.get(type(number))
+        if sign is not None:
+            self.bind(self._truth(sign, *operands), symbol, f"the truth (0 or 1) of {words}", least=0, most=1)
+            return
+        (value,) = operands
+        rounding = ROUNDED[type(number)]
+        whole = self.convert(value if rounding is None else self.unary(rounding, value), torch.int64)
+        lower = bound_sympy(number, self.ranges).lower if isinstance(number, sympy.Expr) else sympy.Integer(LEAST)
+        least = max(int(lower), LEAST) if lower.is_Integer else LEAST
+        self.bind(whole, symbol, words, least=least)
+
+    def _truth(self, sign: str, left: Tensor, right: Tensor) -> Tensor:
+        """Whether a comparison holds, 0 or 1; -1, where one of the two is not finite: Python has refused to compute it."""
+        most = self.scalar(torch.finfo(torch.float64).max, torch.float64)
+        finite = [self.compare("le", self.unary("abs", each), most) for each in (left, right)]
+        holds = self.convert(self.compare(sign, left, right), torch.int64)
+        return self.select(self.binary("and", *finite), holds, self.scalar(-1, torch.int64))
 
     def seed_of_call(self) -> Tensor:
         """Of the draws at the insertion point, i64 without dims.
@@ -282,8 +316,10 @@ class OpBuilder:
         if is_integral(number):
             return self.size_scalar(to_size(number), double)
         parts = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
-        if isinstance(number, torch_sympy.ToFloat):
+        if isinstance(number, torch_sympy.ToFloat | torch_sympy.Identity):
             return parts[0]
+        if isinstance(number, sympy.Pow) and number.exp == 2:
+            return self.binary("multiply", parts[0], parts[0])
         if isinstance(number, torch_sympy.OpaqueUnaryFn_sqrt):
             return self.unary("sqrt", parts[0])
         for kinds, op in REAL_FUNCTIONS:

@@ -104,6 +104,12 @@ def _spatial(node: fx.Node, arguments: Arguments) -> Needed:
     return _at_least(_sizes(arguments.get("self", arguments.get("input")))[2:], 1)
 
 
+def _resampled(node: fx.Node, arguments: Arguments) -> Needed:
+    """Of one element or more to one or more."""
+    yield from _spatial(node, arguments)
+    yield from _at_least(_sizes(node)[2:], 1)
+
+
 def _all_of_self(node: fx.Node, arguments: Arguments) -> Needed:
     return _at_least(_sizes(arguments["self"]), 1)
 
@@ -160,7 +166,7 @@ NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
     **{f"conv{dims}d": _convolution(dims) for dims in (1, 2, 3)}, "linalg_vander": _columns,
     "avg_pool3d": _kernel_3d,
     **{f"reflection_pad{dims}d": _padding for dims in (1, 2, 3)}, "pad": _padding, "_pad_circular": _padding,
-    **{f"upsample_{kind}": _spatial for kind in _UPSAMPLE.split()}, **{f"_upsample_{kind}": _spatial for kind in _UPSAMPLE_TOO.split()},
+    **{f"upsample_{kind}": _resampled for kind in _UPSAMPLE.split()}, **{f"_upsample_{kind}": _resampled for kind in _UPSAMPLE_TOO.split()},
     "grid_sampler": _spatial, "grid_sampler_2d": _spatial, "grid_sampler_3d": _spatial,
     "cross_entropy_loss": _classes, "multilabel_margin_loss": _all_of_self, "multi_margin_loss": _all_of_self, "addmv": _matrix,
     "linalg_vector_norm": _norm, "norm": _norm, "einsum": _einsum, "sum_to_size": _sum_to_size,

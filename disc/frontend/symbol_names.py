@@ -28,6 +28,11 @@ def symbol_places(inputs: Iterable[tuple[str, object]]) -> dict[str, str]:
     return places
 
 
+def legible(text: str, places: Mapping[str, str]) -> str:
+    """The text with the meaning of each symbol at its end."""
+    return text + _legend(text, places)
+
+
 def explained(ops: Sequence[UnsupportedOp], places: Mapping[str, str]) -> list[UnsupportedOp]:
     """The same with the meaning of each symbol at the end of the reason."""
     return [replace(op, reason=op.reason + _legend(f"{op.op} {op.reason}", places)) for op in ops]

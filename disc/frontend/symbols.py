@@ -15,6 +15,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from torch_mlir import ir
 
+from disc.frontend.computed_numbers import ROUNDING, name_of
+
 Size = int | sympy.Expr
 Shape = tuple[Size, ...]
 
@@ -23,7 +25,6 @@ MINIMUM = (sympy.Min, torch_sympy.Min)
 MAXIMUM = (sympy.Max, torch_sympy.Max)
 FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
 MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
-ROUNDING = (torch_sympy.FloorToInt, torch_sympy.CeilToInt, torch_sympy.TruncToInt, torch_sympy.RoundToInt)
 EXACT = 1 << 10  # a factor k / d with k, d up to this gives the same integer in exact arithmetic as in f64, for sizes below 2**42
 
 
@@ -85,7 +86,8 @@ def to_text(size: Size) -> str:
     if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
         return " * ".join([_parenthesised(size.base)] * int(size.exp))
     if isinstance(size, ROUNDING):
-        return to_text(_exact_quotient(size))
+        exact = _integer_form(size)
+        return exact if isinstance(exact, str) else to_text(exact)
     name = _function_name(size)
     first, *others = (to_text(_sympy(argument)) for argument in size.args)
     for other in others:  # sympy's minimum takes any number of operands, the grammar's takes two
@@ -113,8 +115,10 @@ def _join_sum(terms: list[sympy.Expr]) -> str:
 
 
 def _parenthesised(term: sympy.Expr) -> str:
-    term = _exact_quotient(term) if isinstance(term, ROUNDING) else term  # which may be a sum
-    text = to_text(term)
+    exact = _integer_form(term) if isinstance(term, ROUNDING) else term  # which may be a sum
+    if isinstance(exact, str):
+        return exact
+    term, text = exact, to_text(exact)
     return f"({text})" if isinstance(term, sympy.Add) or text.startswith("-") else text
 
 
@@ -123,6 +127,20 @@ def _function_name(size: sympy.Expr) -> str:
         if isinstance(size, kinds):
             return name
     raise SymbolError(f"the size expression {size} has no integer form")
+
+
+def _integer_form(size: sympy.Expr) -> sympy.Expr | str:
+    """A whole part of a float as an integer division, or the name of the number that a call computes as Python does.
+
+    Raises: SymbolError where there is neither.
+    """
+    try:
+        return _exact_quotient(size)
+    except SymbolError:
+        name = name_of(size)
+        if name is None:
+            raise
+        return name
 
 
 def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
@@ -195,6 +213,8 @@ def _fraction(value: sympy.Expr) -> tuple[sympy.Expr, int]:
     if isinstance(value, sympy.Float | sympy.Rational):
         fraction = Fraction(float(value)) if isinstance(value, sympy.Float) else Fraction(int(value.p), int(value.q))
         return sympy.Integer(fraction.numerator), _short(fraction.denominator)
+    if isinstance(value, torch_sympy.Identity):  # where no step is rounded, where they end is no matter
+        return _fraction(_sympy(value.args[0]))
     if isinstance(value, torch_sympy.ToFloat) or value.is_integer:
         return _sympy(value.args[0]) if isinstance(value, torch_sympy.ToFloat) else value, 1
     if isinstance(value, torch_sympy.IntTrueDiv | torch_sympy.FloatTrueDiv):
@@ -209,7 +229,7 @@ def _fraction(value: sympy.Expr) -> tuple[sympy.Expr, int]:
             return _scaled(_fraction(_sympy(rest)), Fraction(_short(int(ratio)), denominator))
     if isinstance(value, sympy.Add):
         parts = [_fraction(_sympy(part)) for part in value.args]
-        if sum(not _is_power_of_two(denominator) for _, denominator in parts) <= 1:
+        if sum(not is_power_of_two(denominator) for _, denominator in parts) <= 1:
             common = _short(math.lcm(*(denominator for _, denominator in parts)))
             return sympy.Add(*(numerator * (common // denominator) for numerator, denominator in parts)), common
     raise _Rounded
@@ -217,7 +237,7 @@ def _fraction(value: sympy.Expr) -> tuple[sympy.Expr, int]:
 
 def _scaled(value: tuple[sympy.Expr, int], ratio: Fraction) -> tuple[sympy.Expr, int]:
     numerator, denominator = value
-    if not _is_power_of_two(denominator) and not (_is_power_of_two(abs(ratio.numerator)) and _is_power_of_two(ratio.denominator)):
+    if not is_power_of_two(denominator) and not (is_power_of_two(abs(ratio.numerator)) and is_power_of_two(ratio.denominator)):
         raise _Rounded
     return numerator * ratio.numerator, _short(denominator * ratio.denominator)
 
@@ -228,7 +248,7 @@ def _short(number: int) -> int:
     return number
 
 
-def _is_power_of_two(number: int) -> bool:
+def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
@@ -236,8 +256,10 @@ class IndexArithmetic:
     """Emits sympy sizes as `arith` ops on `index`, once per expression: at the top of the function, or where all its symbols are bound.
 
     bases: symbol name → a function that emits the symbol's value (`tensor.dim` of an argument, a cast of a scalar argument); late: those
-    that ops bind, in their order → what follows the op.
+    that ops bind, in their order → what follows the op; compute: binds a number of `computed_numbers` at the insertion point.
     """
+
+    compute: Callable[[str, sympy.Basic], None]
 
     def __init__(self, anchor: ir.Operation, bases: dict[str, Callable[[], ir.Value]]) -> None:
         self.anchor = anchor
@@ -261,11 +283,11 @@ class IndexArithmetic:
         for anchor in (self.anchor, *self.late.values()):
             anchor.erase()
 
-    def _place(self, size: Size) -> ir.Operation:
+    def place(self, size: sympy.Basic | int) -> ir.Operation:
         """What the arithmetic of a size stands before."""
         names = (
             {symbol.name for symbol in size.free_symbols if isinstance(symbol, sympy.Symbol)}
-            if isinstance(size, sympy.Expr)
+            if isinstance(size, sympy.Basic)
             else set[str]()
         )
         bound = [anchor for name, anchor in self.late.items() if name in names]
@@ -280,7 +302,7 @@ class IndexArithmetic:
 
     def _emit(self, size: Size) -> ir.Value:
         if size not in self.cache:
-            with ir.InsertionPoint(self._place(size)), ir.Location.unknown():
+            with ir.InsertionPoint(self.place(size)), ir.Location.unknown():
                 self.cache[size] = self._emit_uncached(size)
         return self.cache[size]
 
@@ -304,9 +326,15 @@ class IndexArithmetic:
             quotient = self._emit(to_size(torch_sympy.FloorDiv(dividend, divisor)))
             return self.binary("arith.subi", self._emit(dividend), self.binary("arith.muli", quotient, self._emit(to_size(divisor))))
         if isinstance(size, ROUNDING):
-            return self._emit(_exact_quotient(size))
+            exact = _integer_form(size)
+            return self._emit_computed(exact, size) if isinstance(exact, str) else self._emit(exact)
         op = {"floordiv": "arith.floordivsi", "mod": "arith.remsi", "min": "arith.minsi", "max": "arith.maxsi"}[_function_name(size)]
         return self._fold(op, [_sympy(argument) for argument in size.args])
+
+    def _emit_computed(self, name: str, number: sympy.Expr) -> ir.Value:
+        if name not in self.bases:
+            self.compute(name, number)
+        return self.bases[name]()
 
     def _emit_sum(self, terms: list[sympy.Expr]) -> ir.Value:
         positive = [term for term in terms if not term.could_extract_minus_sign()]

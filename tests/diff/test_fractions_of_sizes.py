@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
+import numpy as np
 import pytest
 import sympy
 import torch
@@ -13,8 +15,9 @@ from torch import Tensor
 from torch.utils._sympy import functions as torch_sympy
 
 import disc
-from disc.errors import ShapeConstraintError, UnsupportedOpError
-from disc.frontend.symbols import SymbolError, to_size, to_text
+from disc.errors import DiscError, ShapeConstraintError
+from disc.frontend.computed_numbers import expression_of
+from disc.frontend.symbols import to_size, to_text
 from disc.shapes import parse_dim
 
 SHAPES = [(1, 3, 7, 11), (2, 3, 5, 4), (0, 3, 9, 9), (2, 3, 13, 17), (1, 3, 10, 30), (1, 3, 20, 57)]
@@ -89,36 +92,147 @@ def test_corners_of_single_elements(mode: str, scales: tuple[float, float]) -> N
 
 
 def test_whole_parts_are_those_of_f64() -> None:
-    """Of all hundredths, every product; which are refused is a matter of rounding alone."""
+    """Of all hundredths, every product: an integer division, where that is the same for all sizes, and a computed number elsewhere."""
     n = sympy.Symbol("n", integer=True, positive=True)
-    refused = 0
+    computed = 0
     for hundredths in range(1, 400):
         factor = hundredths / 100
         for kind, rounded in ((torch_sympy.FloorToInt, math.floor), (torch_sympy.TruncToInt, int), (torch_sympy.CeilToInt, math.ceil)):
-            product = sympy.Float(factor) * torch_sympy.ToFloat(n) if hundredths % 100 else None
-            if product is None:
+            if not hundredths % 100:
+                continue
+            whole = sympy.sympify(kind(sympy.Float(factor) * torch_sympy.ToFloat(n)))
+            dim = parse_dim(to_text(to_size(whole)))
+            if expression_of(str(dim)) is not None:
+                assert expression_of(str(dim)) == whole
+                computed += 1
                 continue
             expected = [rounded(factor * size) for size in range(1, 1100)]
-            try:
-                dim = parse_dim(to_text(to_size(sympy.sympify(kind(product)))))
-            except SymbolError:
-                refused += 1
-                continue
             assert [dim.evaluate({"n": size}) for size in range(1, 1100)] == expected, (factor, kind)
-    assert 0 < refused < 150
+    assert 0 < computed < 150
 
 
-def test_what_depends_on_rounding_is_refused_by_line() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"test_fractions_of_sizes.py:\d+: how 0.7 \* size is rounded .* size \* 7 // 10 is exact"):
-        disc.compile(lambda x: F.interpolate(x, scale_factor=0.7), (torch.randn(2, 3, 10, 12),))
+COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "a factor": lambda x: x[: int(0.7 * x.shape[0])] * 2,
+    "two factors": lambda x: x[: int(0.7 * (x.shape[0] * 0.9))] * 2,
+    "terms": lambda x: x[: math.ceil(x.shape[0] * 0.1 + x.shape[0] * 0.2)] * 2,
+    "a divisor": lambda x: x[: int(x.shape[0] / 1.3)] * 2,
+    "both": lambda x: x.new_zeros(math.floor(x.shape[0] / 49 * 49) + 1) + x.sum(),
+    "nearest": lambda x: F.interpolate(x[None, None], scale_factor=0.7) if x.shape[0] > 1 else x,
+    "bilinear": lambda x: F.interpolate(x[None], scale_factor=0.35, mode="linear") if x.shape[0] else x,
+    "rounded": lambda x: x[: round(0.35 * x.shape[0])] * 2,
+    "a root": lambda x: x[: int(math.sqrt(x.shape[0]))] * 2,
+    "in a number": lambda x: x * int(0.7 * x.shape[0]) + math.ceil(x.shape[0] / 1.3),
+    "twice": lambda x: x[int(0.1 * x.shape[0]) : int(0.7 * x.shape[0])].sum(0) + int(0.7 * x.shape[0]),
+    "in a sum": lambda x: torch.cat([x[: int(0.7 * x.shape[0])], x[: int(0.29 * x.shape[0])]]) * 2,
+    "of another": lambda x: x[: int(0.7 * int(0.7 * x.shape[0]))] * 2,
+    "joined": lambda x: x[: int(0.7 * x.shape[0])] @ x[: int(0.7 * x.shape[0])].T,
+}  # fmt: skip
+SIZES = [*range(12), 13, 29, 89, 90, 91, 97, 100, 180, 200, 211]
 
 
-def test_a_root_is_a_range_of_sizes() -> None:
-    executable = disc.compile(lambda x: x[:, : int(math.sqrt(x.shape[1]))], (torch.randn(2, 12),))
-    x = torch.randn(3, 15)
-    torch.testing.assert_close(executable(x), x[:, :3])
-    with pytest.raises(ShapeConstraintError, match="must be at most 15"):
-        executable(torch.randn(3, 16))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", COMPUTED)
+def test_sizes_computed_in_f64(name: str) -> None:
+    """Every size, also those where the product falls below an integer: 0.7 * 90 is less than 63."""
+    function = COMPUTED[name]
+    _agrees(function, disc.compile(function, (torch.randn(20, 40),)), at_least=len(SIZES) - 4)
+
+
+def _agrees(function: Callable[[Tensor], Tensor], executable: disc.Executable, at_least: int) -> None:
+    """On all sizes that eager takes, but for a few that are refused; on `at_least` of them."""
+    taken = 0
+    for size in SIZES:
+        x = torch.randn(size, 40)
+        try:
+            expected = function(x)
+        except (RuntimeError, ZeroDivisionError, ValueError):
+            with pytest.raises(DiscError):
+                executable(x)
+            continue
+        try:
+            found = executable(x)
+        except ShapeConstraintError:
+            continue
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        taken += 1
+    assert taken >= at_least
+
+
+Tree = float | tuple[str, "Tree", "Tree"] | None  # a number, an operation, or the size
+
+
+def _random_tree(random: np.random.Generator, depth: int) -> Tree:
+    if not depth:
+        return None if random.integers(2) else int(random.integers(1, 300)) / 100
+    sign = str(random.choice(["+", "-", "*", "/"]))
+    return sign, _random_tree(random, depth - 1), int(random.integers(1, 300)) / 100 if sign == "/" else _random_tree(random, depth - 1)
+
+
+def _value(tree: Tree, size: float) -> float:
+    if not isinstance(tree, tuple):
+        return size if tree is None else tree
+    left, right = _value(tree[1], size), _value(tree[2], size)
+    return {"+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right, "/": lambda: left / right}[tree[0]]()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_floats_of_sizes(seed: int) -> None:
+    """Whole parts of sums, products and quotients in any order are Python's, all of them."""
+    random = np.random.default_rng(seed)
+    trees = [_random_tree(random, 3) for _ in range(8)]
+
+    def wholes(x: Tensor) -> Tensor:
+        floats = [_value(tree, x.shape[0]) for tree in trees]
+        numbers = [int(each) for each in floats] + [math.floor(each) for each in floats]
+        numbers += [math.ceil(each) for each in floats] + [round(each) for each in floats]
+        return torch.stack([x.sum() * 0 + each for each in numbers])
+
+    executable = disc.compile(wholes, (torch.randn(20, 3, dtype=torch.float64),))
+    taken = 0
+    for size in SIZES:
+        x = torch.randn(size, 3, dtype=torch.float64)
+        try:
+            assert cast("Tensor", executable(x)).tolist() == wholes(x).tolist(), (trees, size)
+            taken += 1
+        except ShapeConstraintError:
+            assert size < 2  # where one of the numbers is negative
+    assert taken >= len(SIZES) - 2
+
+
+def test_branches_on_floats_are_checked() -> None:
+    def branch(x: Tensor) -> Tensor:
+        return x + 1 if 0.7 * (x.shape[0] * 0.9) >= 63 else x - 1
+
+    executable = disc.compile(branch, (torch.randn(20, 3),))
+    for size in (2, 3, 99, 100):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(executable(x), x - 1)
+    with pytest.raises(ShapeConstraintError, match=r"dim 0 of input 'x'.* must be at most 0 \(decided at test_fractions_of_sizes.py:\d+"):
+        executable(torch.randn(101, 3))
+
+
+def test_a_quotient_that_is_multiplied_is_rounded_twice() -> None:
+    """49 * (1 / 49) is less than 1."""
+
+    def branch(x: Tensor) -> Tensor:
+        return x + 1 if x.shape[0] / 49 * 49 == x.shape[0] else x - 1
+
+    executable, taken = disc.compile(branch, (torch.randn(20, 3),)), 0
+    for size in range(2, 60):
+        x = torch.randn(size, 3)
+        try:
+            torch.testing.assert_close(executable(x), branch(x))
+            taken += 1
+        except ShapeConstraintError:
+            assert (size / 49 * 49 == size) != (20 / 49 * 49 == 20)
+    assert taken > 20
+
+
+def test_a_whole_part_that_no_call_has_is_refused() -> None:
+    executable = disc.compile(lambda x: x * int(7.7 / (x.shape[0] - 3)), (torch.randn(20, 3),))
+    torch.testing.assert_close(executable(torch.ones(6, 3)), torch.full((6, 3), 2.0))
+    with pytest.raises(ShapeConstraintError):
+        executable(torch.ones(3, 3))
 
 
 class _ToldApart(torch.nn.Module):

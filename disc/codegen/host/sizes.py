@@ -189,7 +189,8 @@ class Sizes:
         said = low is not None and ("at_least", symbol, Dim.of(low)) in stated
         if low is None or (not said and not (given and all(env.at_most(low, each) for each in given))):
             self._limit(name, value, "sge", -MOST_BYTES if low is None else low)
-        if high is None or not given or not all(env.at_most(each, high) for each in given):
+        said = high is not None and ("at_most", symbol, Dim.of(high)) in stated
+        if high is None or (not said and not (given and all(env.at_most(each, high) for each in given))):
             self._limit(name, value, "sle", MOST_BYTES if high is None else high)
         divisor = env.divisor(symbol)
         if divisor > 1 and not (given and all(env.divides(divisor, each) is Truth.YES for each in given)):

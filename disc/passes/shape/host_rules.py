@@ -199,7 +199,7 @@ def _reduce(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Hos
         return None
     body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
     combine = {
-        "stablehlo.multiply": lambda a, b: a * b, "stablehlo.add": lambda a, b: a + b,
+        "stablehlo.multiply": arithmetic.multiply, "stablehlo.add": arithmetic.add,
         "stablehlo.maximum": arithmetic.maximum, "stablehlo.minimum": arithmetic.minimum,
     }.get(body[0])  # fmt: skip
     if len(body) != 2 or combine is None or reduced_kinds(op) is None:
@@ -210,9 +210,9 @@ def _reduce(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Hos
     return None if total is None else scalar(total)
 
 
-_ADD = _plain(lambda a, b: a + b)
-_SUBTRACT = _plain(lambda a, b: a - b)
-_MULTIPLY = _plain(lambda a, b: a * b)
+_ADD = _binary("add")
+_SUBTRACT = _binary("subtract")
+_MULTIPLY = _binary("multiply")
 _NEGATE = _plain(lambda a: -a)
 _ELEMENTWISE: dict[str, Rule] = {
     "add": _ADD, "subtract": _SUBTRACT, "multiply": _MULTIPLY, "divide": _binary("divide"), "remainder": _binary("remainder"),

@@ -34,17 +34,24 @@ class Ratio:
     """An f64 that PyTorch computes on the way from sizes to a size: `numerator / denominator`, the denominator positive.
 
     Floor and ceil of the rounded f64 quotient equal those of the exact one while both sides are integers below 2^53 and
-    the rounding happens once; other constants than short binary fractions are therefore refused.
+    the rounding happens once; other constants than short binary fractions are therefore refused, and what is computed of a
+    rounded quotient but its products with powers of two.
     """
 
     numerator: Dim
     denominator: Dim = ONE
 
+    @property
+    def is_rounded(self) -> bool:
+        return not (self.denominator.is_const and _is_power_of_two(self.denominator.const))
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether products with it are exact."""
+        return self.numerator.is_const and _is_power_of_two(abs(self.numerator.const)) and not self.is_rounded
+
     def __add__(self, other: Ratio) -> Ratio:
         return Ratio(self.numerator * other.denominator + other.numerator * self.denominator, self.denominator * other.denominator)
-
-    def __sub__(self, other: Ratio) -> Ratio:
-        return Ratio(self.numerator * other.denominator - other.numerator * self.denominator, self.denominator * other.denominator)
 
     def __mul__(self, other: Ratio) -> Ratio:
         return Ratio(self.numerator * other.numerator, self.denominator * other.denominator)
@@ -53,9 +60,13 @@ class Ratio:
         return Ratio(-self.numerator, self.denominator)
 
 
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
 def ratio_of(value: float) -> Ratio | None:
-    """A constant as a ratio; None for one that is not a short binary fraction."""
-    if not np.isfinite(value):
+    """A constant as a ratio; None for one that is not a short binary fraction, or that i64 does not hold."""
+    if not abs(value) < 2.0**63:
         return None
     fraction = Fraction(value)
     if fraction.denominator > MAX_DENOMINATOR:
@@ -241,11 +252,29 @@ class HostArithmetic:
             return exact
         return self.env.simplify(ceildiv(a, b))
 
+    def add(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
+        """A sum; None where an f64 would be rounded again, also in the next two."""
+        if isinstance(a, Ratio) and isinstance(b, Ratio):
+            return None if a.is_rounded or b.is_rounded else a + b
+        assert isinstance(a, Dim) and isinstance(b, Dim), "operands of one sum have one type"
+        return a + b
+
+    def subtract(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
+        return self.add(a, -b)
+
+    def multiply(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
+        if isinstance(a, Ratio) and isinstance(b, Ratio):
+            return None if (a.is_rounded and not b.is_scale) or (b.is_rounded and not a.is_scale) else a * b
+        assert isinstance(a, Dim) and isinstance(b, Dim), "operands of one product have one type"
+        return a * b
+
     def divide(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
         """Division of the op's type: exact for f64, towards zero for integers (known only where the signs are)."""
         if isinstance(a, Ratio) and isinstance(b, Ratio):
             if self.env.lt(b.numerator, ZERO) is not Truth.NO or b.numerator == ZERO:
                 return None
+            if b.is_rounded or (a.is_rounded and not b.is_scale):
+                return None  # rounded again
             return Ratio(a.numerator * b.denominator, a.denominator * b.numerator)
         assert isinstance(a, Dim) and isinstance(b, Dim), "operands of one division have one type"
         if self.env.le(ZERO, a) is Truth.YES and self.env.le(ZERO, b) is Truth.YES:
