@@ -36,7 +36,7 @@ def main() -> int:
 
         record(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
         return 0
-    from gpu_parts.artifacts import BIG, TABLE_1, prepare_big, prepare_models, prepare_timed
+    from gpu_parts.artifacts import BIG, TABLE_1, prepare_big, prepare_library, prepare_models, prepare_timed
     from gpu_parts.recorded import Texts, prepare_kernels
     from gpu_parts.timed import TIMED
     from gpu_parts.tuning import prepare_tuning
@@ -62,7 +62,7 @@ def main() -> int:
     prepare_models(folder, chosen.models, gpus, texts)
     prepare_timed(folder, chosen.timed, gpus, texts)
     prepare_big(folder, chosen.big, not chosen.tiny, gpus, texts)
-    prepare_tuning(folder, chosen.architectures[0], chosen.tiny, texts)
+    prepare_library(folder, prepare_tuning(folder, chosen.architectures[0], chosen.tiny, texts), gpus[0], texts)
     write_texts(folder, texts)
     for python in chosen.python:
         _build(folder, python)

@@ -31,10 +31,13 @@ def _run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in for the driver."""
+    """The stand-in for the driver, with that for cuBLASLt beside it."""
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-pthread"]
     subprocess.run(["gcc", *options, str(Path(__file__).parent / "fake_driver.c"), "-o", str(library)], check=True)
+    beside = library.with_name("libcublasLt.so.13")
+    options[3] = f"-Wl,-soname,{beside.name}"
+    subprocess.run(["gcc", *options, str(Path(__file__).parent / "fake_products.c"), str(library), "-o", str(beside)], check=True)
     return library
 
 
@@ -44,14 +47,17 @@ def test_a_wrong_result_is_found(library: Path, tmp_path: Path) -> None:
     out.mkdir()
     made = _run("gpu_prepare.py", "--folder", folder, *SMALL)
     assert made.returncode == 0 and "12 launches of 4 versions" in made.stdout, made.stderr
-    parts = ("--fake", library, "--folder", folder, "--only", "build", "kernels", "times", "tune")
+    parts = ("--fake", library, "--folder", folder, "--only", "build", "kernels", "times", "tune", "library")
     right = _run("gpu_check.py", *parts, "--out", out)
     assert right.returncode == 0 and right.stdout == (out / "gpu_check.txt").read_text(), right.stdout + (out / "gpu_check.log").read_text()
     rows = [line.split() for line in right.stdout.splitlines()[2:]]
-    assert [row[:2] for row in rows] == [["build", "runtime"], ["kernels", "groups"], ["times", "add-one"], ["tune", "schedules"]]
+    parts_of = [["build", "runtime"], ["kernels", "groups"], ["times", "add-one"], ["tune", "schedules"], *[["library", "cuBLASLt"]] * 3]
+    assert [row[:2] for row in rows] == parts_of and [row[2:5] for row in rows[4:]] == [
+        [name, "1", "0"] for name in ("half", "bias", "batch")
+    ]
     assert rows[1][2:4] == ["12", "0"]
     (point,) = json.loads((out / "gemm_times.json").read_text())["points"]
-    assert len(point["times"]) == 2 and min(point["times"].values()) > 0
+    assert len(point["times"]) == 3 and min(point["times"].values()) > 0 and "cublaslt" in point["times"]
     arrays = dict(np.load(folder / "groups.npz"))
     cases = json.loads((folder / "cases.json").read_text())["cases"]
     results = {each["array"] for case in cases for each in case["parameters"] if each["kind"] == "result"}
@@ -61,7 +67,7 @@ def test_a_wrong_result_is_found(library: Path, tmp_path: Path) -> None:
     (folder / "tuning.json").write_text("{")
     wrong = _run("gpu_check.py", *parts, "--out", out)
     assert wrong.returncode == 1 and "r0: differs by" in wrong.stdout and "tune: JSONDecodeError" in wrong.stdout, wrong.stdout
-    assert wrong.stdout.splitlines()[-2].split()[:3] == ["times", "add-one", "5"]
+    assert ["times", "add-one", "5"] in [line.split()[:3] for line in wrong.stdout.splitlines()]
 
 
 @pytest.mark.long
@@ -71,7 +77,7 @@ def test_all_parts(library: Path, tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     found = _run("gpu_check.py", "--fake", library, "--folder", folder, "--out", tmp_path, "--minutes", 60)
     assert found.returncode == 0, found.stdout + (tmp_path / "gpu_check.log").read_text()
-    assert {line.split()[0] for line in found.stdout.splitlines()[2:]} >= {"kernels", "models", "times", "big", "shapes", "tune"}
+    assert {line.split()[0] for line in found.stdout.splitlines()[2:]} >= {"kernels", "models", "times", "big", "shapes", "tune", "library"}
     assert "on an SM at a time" in (tmp_path / "explain.txt").read_text()
     files = [each for each in tmp_path.iterdir() if each.is_file()]
     assert len(files) <= 8, files

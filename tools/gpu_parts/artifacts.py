@@ -15,15 +15,23 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import disc
+from disc.api import compile_with_blocks
 from disc.artifact import file as artifact
 from disc.artifact.manifest import STORAGE, StoredManifest
 from disc.codegen.cuda import backend
 from disc.ral.executable import Executable
+from disc.speculation.block_families import ANY_PRODUCT
+from disc.speculation.block_schedules import CUBLASLT
+from disc.speculation.block_trees import ALONG_K, BASE, FAST, BlockTree
+from disc.speculation.schedules import LIBRARY as QUESTION
+from disc.speculation.tree import LEAF
+from disc.targets.cuda import read_target
 from gpu_parts.arrays import LARGE, Stored
 from gpu_parts.job import PACKED, write_packed
+from gpu_parts.library import OTHERS
 from gpu_parts.recorded import Texts, enter_text
 from gpu_parts.report import BOUNDS, TF32
-from gpu_parts.timed import TIMED
+from gpu_parts.timed import TIMED, Linear, Product
 from gpu_parts.weights import SMALL, Recipes, seed_module
 from tests import models
 
@@ -151,6 +159,32 @@ def prepare_timed(folder: Path, names: Sequence[str], gpus: Sequence[str], texts
         made = _compile(timed.build().eval(), example, dims, gpus, texts, tf32=timed.tf32)
         save_packed(made, folder / "timed" / f"{name}.disc{PACKED}")
         print(f"{name}: an artifact", flush=True)
+
+
+# --- products by the GPU's library -----------------------------------------------------------------------------------------
+
+
+class _Layer(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return a @ b.mT + bias
+
+
+def prepare_library(folder: Path, kinds: Sequence[str], gpu: str, texts: Texts) -> None:
+    """A product of each kind, with a bias, and a batch: by one schedule of disc's own, and by cuBLASLt where it is there."""
+    (folder / "library").mkdir(exist_ok=True)
+    tree = BlockTree((ANY_PRODUCT, CUBLASLT), ((QUESTION, 0, 1, 2), (LEAF, 0, 0, 0), (LEAF, 1, 0, 0)))
+    target = read_target(gpu).gpu
+    assert target is not None
+    for name in (*kinds, *OTHERS):
+        along, element = name in ALONG_K.values(), torch.float32 if "tf32" in name else torch.bfloat16
+        shapes = OTHERS[name][1] if name in OTHERS else ((5, 16), (24, 16) if along else (16, 24))
+        module = _Layer() if name == "bias" else Linear() if along else Product()
+        example = tuple(torch.zeros(shape, dtype=element) for shape in shapes)
+        dims = tuple(dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO) for shape in shapes)
+        with noted(texts):
+            made = compile_with_blocks(module.eval(), example, dims, target, dict.fromkeys(BASE, tree), BASE.get(name) == FAST)
+        save_packed(made, folder / "library" / f"{name}.disc{PACKED}")
+    print(f"cuBLASLt: {len(kinds) + len(OTHERS)} artifacts")
 
 
 # --- models of full size ---------------------------------------------------------------------------------------------------

@@ -106,10 +106,10 @@ def _summary(kind: str, points: Sequence[Mapping[str, Any]]) -> Row:
             shares["best / cuBLAS"].append(point["library"] / best)
             if chosen:
                 shares["tree / cuBLAS"].append(point["library"] / chosen)
-    words = [f"{name} {_mean(each):.0%} (least {min(each):.0%})" for name, each in shares.items()]
+    words = [f"{name} {mean(each):.0%} (least {min(each):.0%})" for name, each in shares.items()]
     return Row(f"schedules of {kind}", sum(len(each["times"]) for each in points), note=", ".join(words))
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
     """Geometric."""
     return math.exp(sum(map(math.log, values)) / len(values))

@@ -25,12 +25,13 @@ TINY, TINY_FAMILY = ((16, 32, 64),), 2
 CACHE = 1 << 30  # bytes: what guards may ask of one
 
 
-def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) -> None:
-    """Writes the listing of launches and the schedules' code, all kinds of products, or one on the stand-in."""
+def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) -> Sequence[str]:
+    """Writes the listing of launches and the schedules' code, all kinds of products, or one on the stand-in. Returns these kinds."""
     sizes = TINY if tiny else measured_sizes()
     versions, points = dict[str, Any](), list[dict[str, Any]]()
     most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}
-    for kind in KINDS[:1] if tiny else FAMILIES[architecture]:
+    wanted = KINDS[:1] if tiny else tuple(FAMILIES[architecture])
+    for kind in wanted:
         kernel = _kernel(kind, architecture, TINY_FAMILY if tiny else None)
         own = {each.key: each for each in kernel.versions if each.schedule is not None}
         versions |= own
@@ -42,6 +43,7 @@ def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) ->
     }
     (folder / LISTING).write_text(json.dumps({"bytes": most, "points": points, "kernels": kernels}))
     print(f"{len(kernels)} schedules at {len(sizes)} sizes")
+    return wanted
 
 
 def _kernel(kind: str, architecture: int, most: int | None) -> Any:
