@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,107 @@ def from_dlpack(other: Any) -> Array:
     made.shape, made.gpu, made.place = tuple(tensor.shape[: tensor.ndim]), made_gpu, c_uint64(tensor.data)
     made.owner, made.streams, made.lent, made.steps = (capsule, other), [], [], None
     return made
+
+
+class Header(ctypes.Structure):
+    """`DLPackExchangeAPI`, with its header."""
+
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        *((name, c_void_p) for name in ("older", "allocate", "give", "take", "read", "stream")),
+    ]
+
+
+class Lender(Array):
+    """An array of a framework that also has DLPack's C exchange interface: its own allocator and its current stream, which is `current`.
+    made: how many tensors the allocator has made; live: of these, that have not been given back."""
+
+    current: c_void_p = c_void_p()
+    made, live, fails = 0, 0, False
+    held: ClassVar[dict[int, tuple[object, ...]]] = {}
+
+
+_FREE = ctypes.CFUNCTYPE(None, c_void_p)
+_ALLOCATE = ctypes.CFUNCTYPE(c_int32, ctypes.POINTER(DlTensor), ctypes.POINTER(c_void_p), c_void_p, c_void_p)
+_READ = ctypes.PYFUNCTYPE(c_int32, ctypes.py_object, ctypes.POINTER(DlTensor))
+_TAKE = ctypes.PYFUNCTYPE(c_int32, c_void_p, ctypes.POINTER(ctypes.py_object))
+_STREAM = ctypes.PYFUNCTYPE(c_int32, c_int32, c_int32, ctypes.POINTER(c_void_p))
+
+
+@_FREE
+def _give_back(managed: int) -> None:
+    tensor = Managed.from_address(managed).tensor
+    on(tensor.device_id, "cuMemFreeAsync", c_uint64(tensor.data), Lender.current)
+    Lender.live -= 1
+    del Lender.held[managed]
+
+
+@_ALLOCATE
+def _allocate(wanted: Any, found: Any, context: object, tell: object) -> int:
+    del context, tell
+    if Lender.fails:
+        return -1
+    like = wanted[0]
+    dims, place = (c_int64 * like.ndim)(*like.shape[: like.ndim]), c_uint64()
+    count = int(np.prod(dims[:], dtype=np.int64)) * like.bits // 8
+    on(like.device_id, "cuMemAlloc_v2", ctypes.byref(place), ctypes.c_size_t(count + 16))
+    tensor = DlTensor(place.value, like.device_type, like.device_id, like.ndim, like.code, like.bits, 1, dims, None, 0)
+    managed = Managed(1, 0, None, ctypes.cast(_give_back, c_void_p), 0, tensor)
+    Lender.held[ctypes.addressof(managed)] = managed, dims
+    Lender.made, Lender.live = Lender.made + 1, Lender.live + 1
+    found[0] = ctypes.addressof(managed)
+    return 0
+
+
+@_READ
+def _read(array: Lender, found: Any) -> int:
+    dims = (c_int64 * len(array.shape))(*array.shape)
+    array.lent.append(dims)
+    found[0] = DlTensor(
+        array.place.value, 2, array.gpu, len(array.shape), CODES[array.dtype.kind], 8 * array.dtype.itemsize, 1, dims, None, 0
+    )
+    return 0
+
+
+class _Taken:
+    """What `deleter` is called for when the last array over it is gone."""
+
+    def __init__(self, managed: int) -> None:
+        self.managed = managed
+
+    def __del__(self) -> None:
+        _FREE(Managed.from_address(self.managed).deleter)(self.managed)
+
+
+@_TAKE
+def _take(managed: int, found: Any) -> int:
+    tensor, made = Managed.from_address(managed).tensor, object.__new__(Lender)
+    letter = next(kind for kind, code in CODES.items() if code == tensor.code)
+    made.dtype, made.shape = np.dtype(f"{letter}{tensor.bits // 8}"), tuple(tensor.shape[: tensor.ndim])
+    made.gpu, made.place, made.owner, made.streams, made.lent, made.steps = (
+        tensor.device_id,
+        c_uint64(tensor.data),
+        _Taken(managed),
+        [],
+        [],
+        None,
+    )
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    found[0] = made
+    return 0
+
+
+@_STREAM
+def _stream(kind: int, gpu: int, found: Any) -> int:
+    del kind, gpu
+    found[0] = Lender.current.value
+    return 0
+
+
+_INTERFACE = Header(1, 3, None, *(ctypes.cast(each, c_void_p) for each in (_allocate, _take, _take, _read, _stream)))
+_NAME = b"dlpack_exchange_api"  # which the capsule points to
+Lender.__dlpack_c_exchange_api__ = api.PyCapsule_New(ctypes.addressof(_INTERFACE), _NAME, None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def wait() -> None:

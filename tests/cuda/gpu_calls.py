@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_arrays import Array, Counts, counts, on, start, wait
+from gpu_arrays import Array, Counts, Lender, counts, on, start, wait
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -106,6 +106,35 @@ def check_calls(exe: Any) -> None:
     assert exe(empty, empty).numpy().shape == (0, 4)
 
 
+def check_lent(exe: Any) -> None:
+    """Results of a framework with an allocator of its own lie in its memory, but where the caller gives a stream that is not its current one."""
+    stream, other = c_void_p(), c_void_p()
+    for each in (stream, other):
+        on(0, "cuStreamCreate", ctypes.byref(each), 1)
+    Lender.current = stream
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    a, before = Lender(x), Lender.made
+    for number in range(1, 4):
+        y = exe(a, a)
+        assert type(y) is Lender and (Lender.made, Lender.live) == (before + number, 1), (Lender.made, Lender.live)
+        assert np.array_equal(y.numpy(stream), 2 * x + 0.5)
+        del y
+        gc.collect()
+        assert Lender.live == 0
+    y = exe(a, a, stream=other.value)
+    assert Lender.made == before + 3 and np.array_equal(y.numpy(other), 2 * x + 0.5)
+    del y
+    Lender.fails = True
+    refused(disc.errors.OutOfMemoryError, "output 'c' (0): cannot allocate 32 bytes on cuda:0 for [2, 4]", lambda: exe(a, a))
+    Lender.fails = False
+    assert np.array_equal(exe(a, a).numpy(stream), 2 * x + 0.5)
+    gc.collect()
+    for each in (stream, other):
+        on(0, "cuStreamSynchronize", each)
+        on(0, "cuStreamDestroy_v2", each)
+    Lender.current = c_void_p()
+
+
 def check_errors(exe: Executable) -> None:
     x = np.ones((2, 4), np.float32)
     a, b = Array(x), Array(x, 1)
@@ -168,6 +197,7 @@ def main() -> None:
     exe = compiled()
     assert counts().live_modules == 0, "nothing of a GPU is opened before its tensors come"
     check_calls(exe)
+    check_lent(exe)
     check_errors(exe)
     check_ranges(exe)
     with tempfile.TemporaryDirectory() as folder:

@@ -239,6 +239,25 @@ void test_wrong_devices(ral_context* first, ral_context* second) {
   CHECK(std::strstr(ral_last_error(), "the stream that was given belongs to another device than cuda:1"));
 }
 
+// Results lie in memory that somebody lends, which gets it back once, also of calls that fail; where there is none the call says so.
+void test_lender(ral_context* context) {
+  const Stream stream(0);
+  Loans loans{stream};
+  Numbers found;
+  ral_set_lender(Loans::lend, &loans);
+  for (const Numbers& x : {Numbers{2, 0, 1}, Numbers{}}) {
+    CHECK(call(context, kPick, x, -1, &found, &stream) == RAL_OK && found.size() == x.size());
+  }
+  CHECK(loans.lent == 2 && loans.returned == 2);
+  CHECK(call(context, kPick, {2, 0, 1}, -1, &found, nullptr) == RAL_OK && loans.lent == 2);  // tensors of the host are not on the GPU
+  CHECK(call(context, kLoop, {9, 7}, 0, &found, &stream) == RAL_ERROR_SHAPE);
+  loans.fails = true;
+  CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_ERROR_MEMORY);
+  CHECK(std::strstr(ral_last_error(), "output 'y' (0): cannot allocate 8 bytes on cuda:0 for [1]"));
+  ral_set_lender(nullptr, nullptr);
+  CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_OK && found == Numbers{0} && loans.lent == loans.returned);
+}
+
 // Does what the text of a copy kernel says (strided_copy.cc): source, target, elements, the sizes of all axes but the first, strides.
 int32_t copy_elements(const void* image, int64_t, const char* name, const uint32_t* grid, const uint64_t* values, int32_t count) {
   const std::string text = static_cast<const char*>(image);
@@ -423,6 +442,7 @@ int main(int count, char** arguments) {
     test_cancelling(first);
     test_out_of_memory(first);
     test_wrong_devices(first, second);
+    test_lender(first);
     test_strided(first);
     test_kept_tensors(first);
     test_fork(first);

@@ -110,6 +110,19 @@ void test_replays() {
   ral_unload(context);
 }
 
+// Results of replays lie in memory that somebody lends.
+void test_lender() {
+  ral_context* context = loaded();
+  const Stream stream(0);
+  Loans loans{stream};
+  ral_set_graphs(context, 2);
+  ral_set_lender(Loans::lend, &loans);
+  for (int64_t seed = 0; seed < 5; ++seed) check_call(context, 6, 3, seed, &stream);
+  CHECK(all_of(stats(context)) == Numbers({1, 3, 0, 0}) && loans.lent == 10 && loans.returned == 10);
+  ral_set_lender(nullptr, nullptr);
+  ral_unload(context);
+}
+
 // Sizes 0 and 1; what reads is not recorded; graphs that were used longest ago are given up, and all of them where none are wanted.
 void test_what_is_kept() {
   ral_context* context = loaded();
@@ -270,6 +283,7 @@ int main() {
     fake_set_protection(seed == 1);
     test_replays();
     test_what_is_kept();
+    test_lender();
     test_given_results();
     test_faults();
     if (seed != 1) test_threads();

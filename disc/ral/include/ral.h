@@ -344,6 +344,18 @@ RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call
 /* As ral_call, in the order of `stream`, a CUstream of the GPU where the tensors lie; it lives as long as the results. */
 RAL_API ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
                                ral_tensor* outputs, int32_t output_count, void* stream);
+
+/* Memory of a GPU that somebody else has. release: called once, by any thread, when the result that lies there is released; what was asked of
+ * the call's stream by then may still use it. */
+typedef struct ral_lent {
+  void* data;
+  void* owner;
+  void (*release)(void* owner);
+} ral_lent;
+/* From now on, fresh results of calls of this thread on tensors of a GPU lie in memory that `lend` gives, for use in the order of the call's
+ * stream. wanted: dims, rank, dtype, device, row-major. It returns 0, or something else where there is none, which the call then says. NULL:
+ * in the runtime's own. `lend` is called by this thread. */
+RAL_API void ral_set_lender(int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent), void* state);
 /* Waits until the device has done what calls asked for. Fails with what their launches reported. */
 RAL_API ral_status ral_synchronize(ral_context* context);
 

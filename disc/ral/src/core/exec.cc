@@ -38,6 +38,11 @@ std::string with_value(std::string text, const std::string& placeholder, int64_t
 }  // namespace
 
 namespace ral {
+Lender& thread_lender() {
+  thread_local Lender lender;
+  return lender;
+}
+
 Stop& thread_stop() {
   thread_local Stop stop;
   return stop;
@@ -267,6 +272,20 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
   return outputs_[static_cast<size_t>(index)].place;
 }
 
+// The head of a result's memory, and where its elements lie: where somebody lends memory on the GPU, there. Null where there is none.
+int64_t* ral_exec::acquire_output(ral::Device& device, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity) {
+  const int64_t head = ral::round_up((2 * int64_t{wanted.rank} + 1) * static_cast<int64_t>(sizeof(int64_t)));
+  const ral::Lender& lender = ral::thread_lender();
+  if (!on_gpu_ || staged_ || !lender.lend) return static_cast<int64_t*>(device.acquire(*stream_, head, bytes, data, capacity));
+  ral_lent lent{};
+  if (lender.lend(lender.state, &wanted, &lent) != 0) return nullptr;
+  auto* made = static_cast<int64_t*>(device.adopt(head, lent, capacity));
+  if (!made) lent.release(lent.owner);
+  static char nothing[ral::kAlignment];  // where there is no element, and no address
+  *data = lent.data ? lent.data : nothing;
+  return made;
+}
+
 Status ral_exec::make_output(size_t index, const int64_t* dims) {
   const ral::ValueInfo& info = program_.signature.outputs[index];
   const auto name = [&] { return "output '" + info.name + "' (" + std::to_string(index) + "): "; };
@@ -286,18 +305,18 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
     return error(negative ? RAL_ERROR_SHAPE : RAL_ERROR_MEMORY,
                  name() + ral::dims_text(dims, info.rank) + (negative ? " has a negative dim" : " is larger than any memory"));
   }
-  const int64_t head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
   int64_t capacity = 0;
   void* data = nullptr;
   ral::Device& device = staged_ ? *ral::device_at(RAL_CPU, 0) : *program_.device;
-  auto* own_dims = static_cast<int64_t*>(device.acquire(*stream_, head, bytes, &data, &capacity));
+  const auto dtype = static_cast<uint16_t>(info.dtype);
+  const ral_tensor wanted{nullptr, dims, nullptr, info.rank, dtype, device.number(), device.id()};
+  auto* own_dims = acquire_output(device, wanted, bytes, &data, &capacity);
   if (!own_dims)
     return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes" + (staged_ ? "" : where()) + " for " +
                                        ral::dims_text(dims, info.rank));
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
   own_dims[2 * rank] = capacity;
-  const auto dtype = static_cast<uint16_t>(info.dtype);
   outputs_[index] = {{data, own_dims, own_dims + rank, info.rank, dtype, device.number(), device.id()}, true, data};
   return staged_ ? stage_output(index) : Status{};
 }

@@ -89,6 +89,7 @@ struct ral_exec {
   bool is_cancelled();
   void count_fetch(int64_t bytes) { counts.fetches += 1, counts.fetched_bytes += bytes; }
   ral::Status make_output(size_t index, const int64_t* dims);
+  int64_t* acquire_output(ral::Device& device, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity);
   void release_outputs();
   void trim();
   int32_t run_entry();
@@ -132,6 +133,13 @@ struct Stop {
   void* state = nullptr;
 };
 Stop& thread_stop();
+
+// Who lends the calls of this thread memory for results on a GPU.
+struct Lender {
+  int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent) = nullptr;
+  void* state = nullptr;
+};
+Lender& thread_lender();
 
 extern const ral_host_api kHostApi;
 // What a call ends with when run-time check `check_id` has failed.

@@ -21,7 +21,8 @@ constexpr int32_t kPortableArchitecture = 80;
 struct Owned {
   int64_t capacity;  // of the head
   StreamHandle stream;
-  bool lasts;  // instead: waits for all streams
+  bool lasts;        // instead: waits for all streams
+  ral_lent lent{};   // instead, where it has `release`: given back to who lent it
 };
 
 class Gpus final : ForkAware {
@@ -141,7 +142,7 @@ int32_t Gpu::allocate(int64_t bytes, StreamHandle stream, Address* place) {
 
 void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) {
   auto& own = static_cast<GpuStream&>(stream);
-  auto result = std::make_unique<Owned>(Owned{0, own.handle(), false});
+  auto result = std::make_unique<Owned>(Owned{0, own.handle(), false, {}});
   void* block = acquire_block(head, &result->capacity);
   if (!block) return nullptr;
   Address place = 0;
@@ -154,8 +155,15 @@ void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int
   return block;
 }
 
+void* Gpu::adopt(int64_t head, const ral_lent& lent, int64_t* capacity) {
+  auto result = std::make_unique<Owned>(Owned{0, nullptr, false, lent});
+  void* block = acquire_block(head, &result->capacity);
+  if (block) *capacity = reinterpret_cast<int64_t>(result.release());
+  return block;
+}
+
 void* Gpu::acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* capacity) {
-  auto result = std::make_unique<Owned>(Owned{0, nullptr, true});
+  auto result = std::make_unique<Owned>(Owned{0, nullptr, true, {}});
   void* block = acquire_block(head, &result->capacity);
   if (!block) return nullptr;
   const Current here = current();
@@ -171,7 +179,9 @@ void* Gpu::acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* ca
 
 void Gpu::release(void* head, void* data, int64_t capacity) noexcept {
   auto* result = reinterpret_cast<Owned*>(capacity);
-  if (!forked()) {
+  if (result->lent.release) {
+    result->lent.release(result->lent.owner);
+  } else if (!forked()) {
     const Current here = current();
     if (result->lasts) driver.free(reinterpret_cast<Address>(data));
     else driver.free_async(reinterpret_cast<Address>(data), result->stream);

@@ -41,6 +41,7 @@ class Gpu final : public Device {
 
   std::unique_ptr<DeviceProgram> open_program() override;
   void* acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) override;
+  void* adopt(int64_t head, const ral_lent& lent, int64_t* capacity) override;
   void* acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* capacity) override;
   void release(void* head, void* data, int64_t capacity) noexcept override;
   Status place_weight(const void* from, int64_t bytes, const void** placed) override;

@@ -158,6 +158,7 @@ nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb:
   std::vector<ral_tensor> outputs(static_cast<size_t>(ral_output_count(handle)));
   Borrowed given;
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true, true);
+  const ral::python::FrameworkMemory memory(kind);
   check(without_gil([&] {
     return ral_call_on(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
                        out.is_none() ? static_cast<int32_t>(outputs.size()) : given.count(), stream);

@@ -407,6 +407,20 @@ nb::object through_nanobind(const ral_tensor& output) {
   return nb::cast(array);
 }
 
+// `ral_set_lender`'s. Needs no GIL. What the framework says of a failure is not needed: the runtime says how much was asked for.
+int32_t lend(void* state, const ral_tensor* wanted, ral_lent* lent) {
+  const auto* exchange = static_cast<const DLPackExchangeAPI*>(state);
+  DLTensor prototype{nullptr, device_of(*wanted), wanted->rank, dl_type(wanted->dtype), const_cast<int64_t*>(wanted->dims), nullptr, 0};
+  DLManagedTensorVersioned* made = nullptr;
+  if (exchange->managed_tensor_allocator(&prototype, &made, nullptr, [](void*, const char*, const char*) {}) != 0 || !made) return 1;
+  const auto release = [](void* owner) {
+    auto* tensor = static_cast<DLManagedTensorVersioned*>(owner);
+    if (tensor->deleter) tensor->deleter(tensor);
+  };
+  *lent = {static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset, made, release};
+  return 0;
+}
+
 nb::object to_python(const Kind& kind, const ral_tensor& output) {
   if (kind.exchange) return through_exchange(kind.exchange, output);
   if (!kind.from_dlpack.is_valid() && output.device == RAL_CPU) return through_nanobind<nb::numpy>(output);
@@ -444,6 +458,11 @@ void* stream_of(const Kind& kind, int32_t gpu) {
   if (!kind.exchange || !kind.exchange->current_work_stream) return stream;
   if (kind.exchange->current_work_stream(kDLCUDA, gpu, &stream) != 0) nb::raise_python_error();
   return stream;
+}
+
+FrameworkMemory::FrameworkMemory(const Kind& kind) {
+  if (python_stream || !kind.exchange || !kind.exchange->current_work_stream || !kind.exchange->managed_tensor_allocator) return;
+  ral_set_lender(lend, const_cast<DLPackExchangeAPI*>(kind.exchange));
 }
 
 void raise(ral_status status, const std::string& message) {

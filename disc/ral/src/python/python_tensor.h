@@ -151,6 +151,16 @@ class Borrowed {
 // The stream that a call on tensors of this kind on this GPU runs on.
 void* stream_of(const Kind& kind, int32_t gpu);
 
+// As long as it lives, results of this thread's calls lie in memory of the framework's allocator, where it has one: in that of its current
+// stream, so not where the caller gave another.
+class FrameworkMemory {
+ public:
+  explicit FrameworkMemory(const Kind& kind);
+  FrameworkMemory(const FrameworkMemory&) = delete;
+  FrameworkMemory& operator=(const FrameworkMemory&) = delete;
+  ~FrameworkMemory() { ral_set_lender(nullptr, nullptr); }
+};
+
 // A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.
 nb::object lend(const Kind& kind, const ral_tensor& tensor);
 
