@@ -15,6 +15,7 @@ from disc.frontend import (
     encoder_layers,
     foreach,
     fractional_pools,
+    grid_samples,
     loss_gradients,
     matrix_functions,
     multinomials,
@@ -380,6 +381,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **matrix_functions.TABLE,
     **multinomials.TABLE,
     **resampling.TABLE,
+    **grid_samples.TABLE,
     **sized_forms.TABLE,
     **special_functions.TABLE,
 }

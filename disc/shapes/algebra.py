@@ -287,7 +287,10 @@ class Dim:
         return self * -1
 
     def __sub__(self, other: Dim | int) -> Dim:
-        return add_all((self, Dim.of(other) * -1))
+        total = {product: coefficient for coefficient, product in self.monomials}
+        for coefficient, product in Dim.of(other).monomials:
+            total[product] = total.get(product, 0) - coefficient
+        return _intern(total)
 
     def __rsub__(self, other: int) -> Dim:
         return Dim.of(other) - self
@@ -361,8 +364,9 @@ def inner_first(dim: Dim, is_done: Callable[[Dim], bool]) -> Iterator[Dim]:
 
 
 def _intern(terms: Mapping[Monomial, int]) -> Dim:
-    key = tuple(sorted(((value, product) for product, value in terms.items() if value), key=lambda term: monomial_order(term[1])))
-    return _interned(key)
+    products = [product for product, value in terms.items() if value]
+    products.sort(key=monomial_order)
+    return _interned(tuple([(terms[product], product) for product in products]))
 
 
 def _interned(key: tuple[tuple[int, Monomial], ...]) -> Dim:
@@ -404,7 +408,11 @@ def of_terms(terms: Iterable[tuple[int, Monomial]]) -> Dim:
 
 def add_all(dims: Iterable[Dim]) -> Dim:
     """The sum."""
-    return of_terms(term for dim in dims for term in dim.monomials)
+    total: dict[Monomial, int] = {}
+    for dim in dims:
+        for coefficient, product in dim.monomials:
+            total[product] = total.get(product, 0) + coefficient
+    return _intern(total)
 
 
 @cache
@@ -432,6 +440,11 @@ def _multiply(left: Dim, right: Dim) -> Dim:
         return right
     if right == 1 or not left.monomials:
         return left
+    if len(left.monomials) == 1:
+        left, right = right, left
+    if len(right.monomials) == 1:  # leaves the order of products as it is
+        ((factor, product),) = right.monomials
+        return _interned(tuple([(number * factor, multiply_monomials(own, product)) for number, own in left.monomials]))
     return of_terms((a * b, multiply_monomials(m, n)) for a, m in left.monomials for b, n in right.monomials)
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from disc.frontend.onnx.node import Node, Traced
+from disc.frontend.onnx.node import Node, Subgraph, Traced
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import (
     Constant,
@@ -83,10 +83,17 @@ def _unrolled(node: Node, turns: int | None, going: bool) -> Result | None:
         going, state = known, tuple(results[: len(state)])
         kept.append(tuple(results[len(state) :]))
         turn += 1
-    if not kept and node.outputs > len(state):
-        raise NodeError("it takes no turn, and so its stacked results have no shape")
+    if not kept:
+        return (*state, *_no_rows(node, body, state)) if node.outputs > len(state) else state
     stacked = tuple(torch.stack([node.as_tensor(each) for each in column]) for column in zip(*kept, strict=True))
     return (*state, *stacked)
+
+
+def _no_rows(node: Node, body: Subgraph, state: Items[Value]) -> list[Tensor]:
+    """What a loop stacks that takes no turn: its body says of what shape."""
+    number, going = constant_of(lambda: torch.tensor(0)), constant_of(lambda: torch.tensor(True))
+    rows = node.run(body, (number, going, *state))[1 + len(state) :]
+    return [row.new_empty([0, *row.shape]) for row in (node.as_tensor(each) for each in rows)]
 
 
 def _turning(node: Node) -> Result:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.ops.data_sizes import counted
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import Constant, NodeError, Number, Result, Sizes, sizes_of, sizes_value
 
@@ -119,7 +120,8 @@ def _hardmax(node: Node) -> Tensor:
 
 
 def _top_k(node: Node) -> Result:
-    x, k = node.tensor(0), node.integer(1, "number of elements")
+    x = node.tensor(0)
+    k = counted(node.tensor(1)) if node.sizes(1) is None else node.integer(1, "number of elements")
     axis = axis_of(node.attr_int("axis"), x.dim())
     return tuple(torch.topk(x, k, axis, bool(node.attr_int("largest")), bool(node.attr_int("sorted"))))
 

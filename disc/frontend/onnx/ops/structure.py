@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.ops import data_sizes
 from disc.frontend.onnx.values import (
     Constant,
     Narrow,
@@ -66,6 +67,8 @@ def _constant(node: Node) -> Result:
 
 
 def _reshape(node: Node) -> Result:
+    if node.sizes(1) is None:
+        return data_sizes.reshaped(node.tensor(0), node.tensor(1), bool(node.attr_int("allowzero", 0)))
     wanted, own = node.integers(1, "dims"), node.sizes(0)
     if own is not None and isinstance(node.value(0), Sizes) and len(wanted) < 2:
         return sizes_value(own.numbers, scalar=not wanted, dtype=own.dtype)
@@ -82,8 +85,10 @@ def _transpose(node: Node) -> Tensor:
 
 
 def _slice(node: Node) -> Result:
-    starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
     value = node.value(0)
+    if any(node.has(place) and node.sizes(place) is None for place in (1, 2, 4)):
+        return _slice_by_data(node)
+    starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
     rank = 1 if isinstance(value, Sizes) else node.tensor(0).dim()
     axes = node.constants(3, "axes") if node.has(3) else list(range(len(starts)))
     steps = node.constants(4, "steps") if node.has(4) else [1] * len(starts)
@@ -93,6 +98,15 @@ def _slice(node: Node) -> Result:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         x = _sliced(x, axis_of(axis, rank), start, end, step)
     return x
+
+
+def _slice_by_data(node: Node) -> Tensor:
+    x, starts, ends = node.tensor(0), node.tensor(1), node.tensor(2)
+    axes = node.constants(3, "axes") if node.has(3) else None
+    if axes is None and not isinstance(starts.shape[0], int):
+        raise NodeError("the number of its axes depends on data")
+    axes = list(range(int(starts.shape[0]))) if axes is None else [axis_of(axis, x.dim()) for axis in axes]
+    return data_sizes.sliced(x, axes, starts, ends, node.tensor(4) if node.has(4) else torch.ones_like(starts))
 
 
 def _python_slice(start: Number, end: Number, step: int) -> slice:
@@ -172,7 +186,10 @@ def _unsqueeze(node: Node) -> Result:
 
 
 def _expand(node: Node) -> Tensor:
-    x, wanted = node.tensor(0), node.integers(1, "dims")
+    x = node.tensor(0)
+    if node.sizes(1) is None:
+        return data_sizes.expanded(x, node.tensor(1))
+    wanted = node.integers(1, "dims")
     rank = max(x.dim(), len(wanted))
     own = [1] * (rank - x.dim()) + list(x.shape)
     other = [1] * (rank - len(wanted)) + wanted
@@ -187,11 +204,13 @@ def _flatten(node: Node) -> Tensor:
 
 
 def _tile(node: Node) -> Tensor:
-    return node.tensor(0).repeat(node.integers(1, "repeats"))
+    return node.tensor(0).repeat(node.integers(1, "repeats") if node.sizes(1) is not None else data_sizes.dims_of(node.tensor(1)))
 
 
 def _range(node: Node) -> Tensor:
     dtype = node.as_tensor(node.value(0)).dtype
+    if any(node.known(place) is None and node.sizes(place) is None for place in range(3)):
+        return data_sizes.counted_range(*node.tensors())
     if dtype.is_floating_point:
         start, limit, step = (node.number(place, "range") for place in range(3))
     else:
@@ -202,7 +221,8 @@ def _range(node: Node) -> Tensor:
 
 
 def _constant_of_shape(node: Node) -> Result:
-    dims, value = node.integers(0, "dims"), node.attributes.get("value")
+    dims = node.integers(0, "dims") if node.sizes(0) is not None else data_sizes.dims_of(node.tensor(0))
+    value = node.attributes.get("value")
     if isinstance(value, Narrow):
         raise NodeError(f"a tensor of {type_name(value)}")
     fill = numbers(Constant(value))[0] if isinstance(value, Tensor) else 0.0
@@ -214,7 +234,7 @@ def _constant_of_shape(node: Node) -> Result:
 
 def _pad(node: Node) -> Tensor:
     x, mode = node.tensor(0), node.attr_text("mode")
-    pads = node.integers(1, "pads")
+    pads = node.integers(1, "pads") if node.sizes(1) is not None else data_sizes.dims_of(node.tensor(1))
     axes = [axis_of(axis, x.dim()) for axis in node.constants(3, "axes")] if node.has(3) else list(range(x.dim()))
     both: list[tuple[Number, Number]] = [(0, 0)] * x.dim()
     for i, axis in enumerate(axes):
@@ -287,9 +307,14 @@ def _triangle(node: Node) -> Tensor:
     return torch.where(kept, x, torch.zeros_like(x))
 
 
+def _depth(node: Node) -> Number:
+    return int(node.number(1, "depth")) if node.known(1) is not None else node.integer(1, "depth")
+
+
 def _one_hot(node: Node) -> Tensor:
     indices, values = node.tensor(0), node.tensor(2)
-    depth = int(node.number(1, "depth")) if node.known(1) is not None else node.integer(1, "depth")
+    is_data = node.known(1) is None and node.sizes(1) is None
+    depth = data_sizes.counted(node.tensor(1)) if is_data else _depth(node)
     axis = node.attr_int("axis") % (indices.dim() + 1)
     at = torch.where(indices < 0, indices + depth, indices).long().unsqueeze(axis)
     classes = torch.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.dim() + 1)])

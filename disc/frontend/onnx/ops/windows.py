@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
-from disc.frontend.onnx.values import NodeError, Number, Result, larger
+from disc.frontend.onnx.values import Number, Result, larger, smaller
 
 Rule = Callable[[Node], Result]
 Pads = list[tuple[Number, Number]]
@@ -94,12 +94,9 @@ def _pool_windows(node: Node, x: Tensor) -> tuple[list[int], list[int], list[int
     roomy: Pads = []
     for size, window, step, wide, (low, high) in zip(x.shape[2:], kernel, strides, dilations, pads, strict=True):
         room = size + low + high - (window - 1) * wide - 1
-        steps = (room + step - 1) // step
-        if not isinstance(size, int):
-            raise NodeError("ceil_mode over a dim whose size is dynamic")
-        if (steps * step) >= size + low:  # it would begin in the pad
-            steps -= 1
-        roomy.append((low, high + max(0, steps * step - room)))
+        steps, last = (room + step - 1) // step, (size + low - 1) // step
+        steps -= smaller(1, larger(0, steps - last))  # it would begin in the pad
+        roomy.append((low, high + larger(0, steps * step - room)))
     return kernel, strides, dilations, roomy
 
 
@@ -115,7 +112,8 @@ def _max_windows(x: Tensor, kernel: list[int], strides: list[int], dilations: li
     low = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
     even = all(
-        before == behind and isinstance(before, int) and 2 * before <= window for (before, behind), window in zip(pads, kernel, strict=True)
+        isinstance(before, int) and isinstance(behind, int) and before == behind and 2 * before <= window
+        for (before, behind), window in zip(pads, kernel, strict=True)
     )
     if even:
         return pool(x, kernel, strides, [int(before) for before, _ in pads], dilations)

@@ -1,0 +1,46 @@
+"""grid_sample of volumes: every mode, at sizes down to one element and none, with places beyond the borders and on them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import disc
+
+SHAPES = (
+    (2, 3, 4, 5, 6, 3),
+    (1, 1, 1, 1, 1, 2),
+    (3, 2, 7, 2, 1, 5),
+    (2, 3, 1, 3, 2, 1),
+    (0, 3, 4, 5, 6, 2),
+)  # of the volume, and of the grid
+
+
+class Sampled(nn.Module):
+    def __init__(self, mode: str, padding: str, align_corners: bool) -> None:
+        super().__init__()
+        self.mode, self.padding, self.align_corners = mode, padding, align_corners
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        return functional.grid_sample(x, grid, self.mode, self.padding, self.align_corners)
+
+
+@pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_volumes_as_in_eager(mode: str, padding: str) -> None:
+    for align_corners in (True, False):
+        model = Sampled(mode, padding, align_corners)
+        exe = disc.compile(model, (torch.randn(2, 3, 4, 5, 6), torch.randn(2, 3, 4, 5, 3)), options=disc.Options(cache=False))
+        generator = torch.Generator().manual_seed(0)
+        for *shape, count in SHAPES:
+            x = torch.randn(shape, generator=generator)
+            grid = 2 * torch.randn(shape[0], count, count + 1, 2, 3, generator=generator)
+            for place in range(min(shape[0], 1)):
+                grid[place, 0, 0] = torch.tensor([[-1.0, 1.0, 0.0], [5.0, -7.0, 1.0]])
+            wanted = model(x, grid)
+            found = exe(x, grid)
+            assert isinstance(found, Tensor)
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

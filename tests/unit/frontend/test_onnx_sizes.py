@@ -1,0 +1,182 @@
+"""ONNX operators whose results have sizes that data decides, or that depend on sizes in steps: one compile, against ONNX's reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import disc
+from disc.config import Options
+from disc.errors import DiscError
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def whole(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def model(operator: str, inputs: Sequence[tuple[Sequence[str | int], Array]], results: Sequence[int], **attributes: Any) -> onnx.ModelProto:
+    """inputs: their dims, and an array of their type; results: ranks."""
+    names = [f"x{place}" for place in range(len(inputs))]
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims)
+        for name, (dims, array) in zip(names, inputs, strict=True)
+    ]
+    made = [f"y{place}" for place in range(len(results))]
+    node = helper.make_node(operator, names, made, **attributes)
+    kind = TensorProto.INT64 if inputs[0][1].dtype == np.int64 and operator == "Range" else TensorProto.FLOAT
+    kinds = [kind, TensorProto.INT64]
+    outputs = [
+        helper.make_tensor_value_info(name, kinds[place], [None] * rank)
+        for place, (name, rank) in enumerate(zip(made, results, strict=True))
+    ]
+    graph = helper.make_graph([node], operator, given, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def check(made: onnx.ModelProto, calls: Sequence[Sequence[Array]], folder: Path) -> disc.Executable:
+    onnx.save(made, folder / "model.onnx")
+    exe = disc.compile(folder / "model.onnx", options=Options(cache=False))
+    reference = ReferenceEvaluator(made)
+    for call in calls:
+        wanted = reference.run(None, {each.name: array for each, array in zip(made.graph.input, call, strict=True)})
+        found = exe(*call)
+        for have, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+            np.testing.assert_allclose(
+                np.asarray(have), np.asarray(want), 1e-5, 1e-5, err_msg=str([each.tolist() for each in call if each.size < 9])
+            )
+    return exe
+
+
+X = (["a", "b"], normal(1))
+SIZES = {
+    "Expand": ([(["a", 1], normal(1)), ([2], whole(1))], [[normal(3, 1), whole(3, 4)], [normal(2, 1), whole(1, 7)], [normal(2, 1), whole(2, 0)]]),
+    "Tile": ([X, ([2], whole(1))], [[normal(3, 4), whole(2, 3)], [normal(1, 2), whole(1, 0)]]),
+    "Reshape": ([X, ([2], whole(1))], [[normal(3, 4), whole(2, 6)], [normal(3, 4), whole(-1, 3)], [normal(3, 7), whole(0, 7)]]),
+    "Slice": (
+        [X, ([2], whole(1)), ([2], whole(1)), ([2], whole(1)), ([2], whole(1))],
+        [
+            [normal(3, 5), whole(0, 1), whole(2, 5), whole(0, 1), whole(1, 2)],
+            [normal(4, 7), whole(0, -1), whole(100, -100), whole(0, 1), whole(2, -2)],
+            [normal(2, 5), whole(1, 4), whole(-1, 2), whole(0, 1), whole(1, 1)],
+            [normal(1, 1), whole(-3, 0), whole(2**62, -1), whole(0, 1), whole(1, -1)],
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_are_data(name: str, tmp_path: Path) -> None:
+    inputs, calls = SIZES[name]
+    if name == "Slice":  # its axes are known
+        inputs = [*inputs[:3], inputs[4]]
+        calls = [[*call[:3], call[4]] for call in calls]
+        made = model(name, inputs, [2])
+        made.graph.node[0].input[:] = ["x0", "x1", "x2", "axes", "x3"]
+        made.graph.initializer.append(numpy_helper.from_array(whole(0, 1), "axes"))
+    else:
+        made = model(name, inputs, [2])
+    check(made, calls, tmp_path)
+
+
+def test_ranges_counts_and_pads(tmp_path: Path) -> None:
+    numbers = [([], np.array(0))] * 3
+    calls = [[np.array(each) for each in call] for call in ((0, 5, 1), (3, -4, -2), (3, 3, 1), (5, 2, 1))]
+    exe = check(model("Range", numbers, [1]), calls, tmp_path)
+    with pytest.raises(DiscError):
+        exe(np.array(0), np.array(5), np.array(0))
+    floats = [[np.array(each, np.float32) for each in call] for call in ((0, 5.5, 1), (3, -4, -2), (1, 0, 0.5))]
+    check(model("Range", [([], floats[0][0])] * 3, [1]), floats, tmp_path)
+    check(model("ConstantOfShape", [([2], whole(1))], [2]), [[whole(2, 3)], [whole(0, 4)]], tmp_path)
+    check(model("Pad", [X, ([4], whole(1))], [2]), [[normal(3, 4), whole(1, 0, 0, 2)], [normal(1, 2), whole(0, 0, 3, 1)]], tmp_path)
+    reflected = [[normal(3, 4), whole(1, 0, 0, 2)], [normal(4, 5), whole(0, 0, 3, 1)]]
+    check(model("Pad", [X, ([4], whole(1))], [2], mode="reflect"), reflected, tmp_path)
+    onehot = model("OneHot", [(["a"], whole(1)), ([], np.array(0)), ([2], normal(2))], [2])
+    check(onehot, [[whole(0, 2, 1), np.array(4), normal(2)], [whole(0, 1), np.array(2), normal(2)]], tmp_path)
+    top = model("TopK", [X, ([1], whole(1))], [2, 2])
+    exe = check(top, [[normal(3, 5), whole(2)], [normal(2, 7), whole(7)], [normal(2, 7), whole(0)]], tmp_path)
+    for count in (-1, 8):
+        with pytest.raises(DiscError):
+            exe(normal(2, 7), whole(count))
+
+
+def test_a_size_that_does_not_fit_fails_the_call(tmp_path: Path) -> None:
+    exe = check(model("Expand", [X, ([2], whole(1))], [2]), [[normal(3, 4), whole(3, 1)], [normal(2, 5), whole(1, 5)]], tmp_path)
+    for sizes in (whole(2, 4), whole(-1, 4)):
+        with pytest.raises(DiscError):
+            exe(normal(3, 4), sizes)
+    exe = check(model("Reshape", [X, ([2], whole(1))], [2]), [[normal(3, 4), whole(4, 3)]], tmp_path)
+    with pytest.raises(DiscError):
+        exe(normal(3, 4), whole(5, 3))
+
+
+IMAGES = ((1, 2, 7, 8), (2, 2, 5, 5), (1, 2, 4, 6), (0, 2, 9, 6), (1, 2, 3, 3))
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]], ids=str)
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_pools_with_a_last_window_that_reaches_beyond(operator: str, pads: list[int], tmp_path: Path) -> None:
+    """`ceil_mode` of dynamic sizes. For some averages without pads, ONNX Runtime and the reference disagree."""
+    for strides in ([2, 2], [3, 2]) if operator == "MaxPool" or any(pads) else ([2, 2],):
+        included = {"count_include_pad": 1} if operator == "AveragePool" and any(pads) else {}
+        made = model(
+            operator, [(["n", 2, "h", "w"], normal(1))], [4], kernel_shape=[3, 3], strides=strides, pads=pads, ceil_mode=1, **included
+        )
+        check(made, [[normal(*shape)] for shape in IMAGES], tmp_path)
+
+
+@pytest.mark.parametrize("how", ["SAME_UPPER", "SAME_LOWER"])
+def test_pools_of_as_many_windows_as_steps(how: str, tmp_path: Path) -> None:
+    """Against ONNX Runtime: odd sizes have a window more than the example's even ones suggest."""
+    runtime = pytest.importorskip("onnxruntime")
+    made = model("MaxPool", [(["n", 2, "h", "w"], normal(1))], [4], kernel_shape=[3, 2], strides=[2, 2], auto_pad=how)
+    onnx.save(made, tmp_path / "model.onnx")
+    exe = disc.compile(tmp_path / "model.onnx", options=Options(cache=False))
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for shape in ((1, 2, 7, 8), (2, 2, 5, 5), (1, 2, 4, 6), (3, 2, 1, 1)):
+        x = normal(*shape)
+        np.testing.assert_array_equal(np.asarray(exe(x)), session.run(None, {"x0": x})[0])
+
+
+def test_a_loop_of_no_turns_stacks_no_rows(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["a", "x"], ["b"]), helper.make_node("Identity", ["b"], ["row"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, ["k"]),
+        ],
+        [
+            helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("b", TensorProto.FLOAT, ["k"]),
+            helper.make_tensor_value_info("row", TensorProto.FLOAT, ["k"]),
+        ],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "start"], ["last", "rows"], body=body)],
+        "loop",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["k"]) for name in ("start", "x")],
+        [
+            helper.make_tensor_value_info("last", TensorProto.FLOAT, ["k"]),
+            helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["t", "k"]),
+        ],
+        [numpy_helper.from_array(np.array(0), "n")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "model.onnx")
+    exe = disc.compile(tmp_path / "model.onnx", options=Options(cache=False))
+    for size in (3, 1, 0, 7):
+        last, rows = exe(start := normal(size), normal(size))  # pyright: ignore[reportGeneralTypeIssues]
+        np.testing.assert_array_equal(np.asarray(last), start)
+        assert np.asarray(rows).shape == (0, size)
