@@ -1,12 +1,15 @@
 """Example inputs of an ONNX model: sizes for its dims, several choices of them.
 
 A size stands for all sizes, but a trace can fail on one: an image of 3 x 3 does not pass five poolings, and a mask of 96 x 96 does not
-fit a table of 64 positions. So there are choices, and the first that can be traced is taken.
+fit a table of 64 positions. So there are choices, and the first that can be traced is taken. Dims of different names that an operator
+wants to be equal, as of two factors, are found by running the graph without data.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -18,6 +21,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 LONGEST_NAME = 200
+MOST_NODES = 20_000  # that are run to find dims that must be equal: some ten seconds
 
 
 def example_sizes(inputs: Sequence[Input]) -> Iterator[list[tuple[int, ...]]]:
@@ -26,15 +30,55 @@ def example_sizes(inputs: Sequence[Input]) -> Iterator[list[tuple[int, ...]]]:
     seen: list[list[tuple[int, ...]]] = []
     for alike in (False, True):
         for large in (False, True):
-            choice = _sizes(inputs, alike, large)
+            choice = _sizes(inputs, _groups(inputs, alike), large)
             if choice not in seen:
                 seen.append(choice)
                 yield choice
 
 
-def _sizes(inputs: Sequence[Input], alike: bool, large: bool) -> list[tuple[int, ...]]:
-    """alike: what stands at the same place of some inputs has one size, whatever its name: exporters give equal dims different names."""
-    groups = _groups(inputs, alike)
+def equal_sizes(inputs: Sequence[Input], reached: Callable[[list[tuple[int, ...]]], int]) -> list[tuple[int, ...]] | None:
+    """Sizes, of which as few as possible are equal, that take a run of the graph further than those of the names do; None for none.
+
+    reached: how many nodes can be run with some sizes.
+    """
+    start = groups = _groups(inputs, alike=False)
+    best = reached(_sizes(inputs, groups, large=False))
+    while (further := _further(inputs, groups, reached, best)) is not None:
+        best, groups = further
+    return _sizes(inputs, groups, large=False) if groups is not start else None
+
+
+def _further(
+    inputs: Sequence[Input], groups: dict[str, str], reached: Callable[[list[tuple[int, ...]]], int], best: int
+) -> tuple[int, dict[str, str]] | None:
+    """Groups of which one pair more is equal, or two, as an operator may want, and that take a run further than `best`."""
+    pairs = len(list(itertools.combinations(dict.fromkeys(groups.values()), 2)))
+    for count in (1, 2):
+        if math.comb(pairs, count) * (best + 1) <= MOST_NODES:
+            found = _furthest(inputs, groups, reached, count)
+            if found[0] > best:
+                return found
+    return None
+
+
+def _furthest(
+    inputs: Sequence[Input], groups: dict[str, str], reached: Callable[[list[tuple[int, ...]]], int], count: int
+) -> tuple[int, dict[str, str]]:
+    """How far `count` pairs of equal groups take a run, and the groups that do: the first of the best."""
+    best, found = -1, groups
+    for pairs in itertools.combinations(itertools.combinations(dict.fromkeys(groups.values()), 2), count):
+        trial = groups
+        for first, second in pairs:
+            one, other = trial.get(first, first), trial.get(second, second)
+            trial = {key: one if group == other else group for key, group in trial.items()}
+        far = reached(_sizes(inputs, trial, large=False))
+        if far > best:
+            best, found = far, trial
+    return best, found
+
+
+def _sizes(inputs: Sequence[Input], groups: Mapping[str, str], large: bool) -> list[tuple[int, ...]]:
+    """groups: dims of one have one size."""
     sizes: dict[str, int] = {}
     for each in inputs:
         for place, dim in enumerate(each.dims):
@@ -60,7 +104,9 @@ def _key(each: Input, place: int) -> str:
 
 
 def _groups(inputs: Sequence[Input], alike: bool) -> dict[str, str]:
-    """Dim → the one that stands for all that have its size."""
+    """Dim → the one that stands for all that have its size.
+
+    alike: what stands at the same place of some inputs has one size, whatever its name: exporters give equal dims different names."""
     parent: dict[str, str] = {}
 
     def root(key: str) -> str:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
+from torch._subclasses import FakeTensorMode
 
-from disc.errors import UnsupportedOp, UnsupportedOpError, printable
+from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, printable
+from disc.frontend.export_errors import quiet
 from disc.frontend.onnx.file import ModelFile
 from disc.frontend.onnx.graph import Graph, Runner, Step, Values
 from disc.frontend.onnx.inputs import Input
@@ -71,6 +73,20 @@ class OnnxModule(torch.nn.Module):
 
         forward.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
         return forward
+
+    def reached(self, sizes: Sequence[tuple[int, ...]]) -> int:
+        """How many nodes can be run with inputs of these sizes, as far as that takes no data."""
+        with quiet(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            given = {name: torch.empty(size, dtype=each.dtype) for (name, each), size in zip(self.inputs.items(), sizes, strict=True)}
+            values: Values = {**self._known, **self._arrived(given)}
+            runner = Runner(self._opset, self._materialized)
+            for count, step in enumerate(self._steps):
+                try:
+                    if not runner.fold(step, values):
+                        runner.run([step], values)
+                except DiscError:
+                    return count
+        return len(self._steps)
 
     def _arrived(self, given: Mapping[str, torch.Tensor]) -> Values:
         """The inputs of the graph."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from disc.errors import DiscError, ExportError, InputRankError, InputTypeError
 from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES, export_module
-from disc.frontend.onnx.dims import example_sizes
+from disc.frontend.onnx.dims import equal_sizes, example_sizes
 from disc.frontend.onnx.file import read_model
 from disc.frontend.onnx.inputs import Examples, Input, empty_inputs, flat_examples, graph_inputs, named_examples
 from disc.frontend.onnx.module import OnnxModule
@@ -29,7 +29,7 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
     module = OnnxModule(model, inputs, empty_inputs(model.graph, model.weights, given)).eval()
     dynamic = tuple({place: Dim.AUTO for place, dim in enumerate(each.dims) if isinstance(dim, str)} for each in inputs)
     first: DiscError | None = None
-    for sizes in [_given_sizes(inputs, given)] if given is not None else example_sizes(inputs):
+    for sizes in [_given_sizes(inputs, given)] if given is not None else _choices(inputs, module):
         tensors = tuple(torch.ones(size, dtype=each.dtype) for each, size in zip(inputs, sizes, strict=True))
         try:
             program = export_module(module, tensors, dynamic)
@@ -42,6 +42,13 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
         return program
     assert first is not None
     raise first
+
+
+def _choices(inputs: Sequence[Input], module: OnnxModule) -> Iterator[list[tuple[int, ...]]]:
+    yield from example_sizes(inputs)
+    equal = equal_sizes(inputs, module.reached)
+    if equal is not None:
+        yield equal
 
 
 def _given_sizes(inputs: Sequence[Input], examples: Examples) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import disc
 from disc.config import Options
-from disc.errors import DiscError
+from disc.errors import DiscError, ShapeConstraintError
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -121,6 +121,36 @@ def test_a_size_that_does_not_fit_fails_the_call(tmp_path: Path) -> None:
     exe = check(model("Reshape", [X, ([2], whole(1))], [2]), [[normal(3, 4), whole(4, 3)]], tmp_path)
     with pytest.raises(DiscError):
         exe(normal(3, 4), whole(5, 3))
+
+
+Y = (["c", "d"], normal(1))
+EQUAL = {
+    "MatMul": ([X, Y], {}, [[normal(3, 5), normal(5, 2)], [normal(2, 7), normal(7, 1)], [normal(1, 1), normal(1, 4)]]),
+    "Gemm": ([X, Y, (["e"], normal(1))], {}, [[normal(3, 5), normal(5, 2), normal(2)], [normal(2, 7), normal(7, 4), normal(4)]]),
+    "Add": ([X, (["c"], normal(1))], {}, [[normal(3, 5), normal(5)], [normal(2, 7), normal(7)], [normal(0, 1), normal(1)]]),
+    "LayerNormalization": ([X, (["c"], normal(1))], {}, [[normal(3, 5), normal(5)], [normal(2, 4), normal(4)]]),
+    "Einsum": (
+        [(["a", "b", "c"], normal(1)), (["d", "e", "f"], normal(1))],
+        {"equation": "bij,bjk->bik"},
+        [[normal(3, 5, 2), normal(3, 2, 7)], [normal(2, 7, 1), normal(2, 1, 4)]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", EQUAL)
+def test_dims_of_different_names_that_an_operator_makes_equal(operator: str, tmp_path: Path) -> None:
+    inputs, attributes, calls = EQUAL[operator]
+    exe = check(model(operator, inputs, [3 if operator == "Einsum" else 2], **attributes), calls, tmp_path)
+    first, second, *rest = calls[0]
+    with pytest.raises(ShapeConstraintError, match="must equal dim"):
+        exe(first[..., :-1], second, *rest)
+
+
+def test_a_graph_that_no_equal_dims_help_says_what_fails_in_it(tmp_path: Path) -> None:
+    made = model("MatMul", [(["a", 3], normal(1)), ([4, "b"], normal(1))], [2])
+    onnx.save(made, tmp_path / "model.onnx")
+    with pytest.raises(DiscError, match="cannot be computed"):
+        disc.compile(tmp_path / "model.onnx", options=Options(cache=False))
 
 
 IMAGES = ((1, 2, 7, 8), (2, 2, 5, 5), (1, 2, 4, 6), (0, 2, 9, 6), (1, 2, 3, 3))
