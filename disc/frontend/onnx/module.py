@@ -11,7 +11,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, printable
-from disc.frontend.export_errors import quiet
+from disc.frontend.export_errors import NO_STATIC_ANSWER, quiet
 from disc.frontend.onnx.file import ModelFile
 from disc.frontend.onnx.graph import Graph, Runner, Step, Values
 from disc.frontend.onnx.inputs import Input
@@ -84,7 +84,7 @@ class OnnxModule(torch.nn.Module):
                 try:
                     if not runner.fold(step, values):
                         runner.run([step], values)
-                except DiscError:
+                except (DiscError, *NO_STATIC_ANSWER):
                     return count
         return len(self._steps)
 
