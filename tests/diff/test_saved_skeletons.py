@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -314,6 +315,48 @@ class ReturnsDict(Odd):
 
     def found(self, x):
         return {"x": x * 2.0}
+
+
+class DrawsNumbers(Odd):
+    def forward(self, words):
+        return self.run(words, torch.ones(HIDDEN)) + torch.rand(HIDDEN)
+
+
+class KeepsStates(Odd):
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def forward(self, words):
+        x = self.run(words, torch.ones(HIDDEN))
+        self.seen.append(x)
+        return x
+
+
+class Guards(Odd):
+    def forward(self, words):
+        try:
+            return self.run(words, torch.ones(HIDDEN))
+        finally:
+            pass
+
+
+class ChangesWeight(Odd):
+    def forward(self, words):
+        with_words = self.run(words, torch.ones(HIDDEN))
+        self.w.bias.mul_(0.5)
+        return with_words
+
+
+ORDERED = (DrawsNumbers, KeepsStates, Guards, ChangesWeight)
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_the_line_of_what_keeps_an_order_is_named(kind: Any, tmp_path: Path) -> None:
+    model: Any = disc.batched(kind(), options=OPTIONS)
+    first = kind.forward.__code__.co_firstlineno
+    lines = "|".join(str(line) for line in range(first, first + 6))
+    with pytest.raises(SaveError, match=rf"{re.escape(__file__)}:({lines})\b"):
+        model.save(tmp_path / "model.disc", [[1, 2], [1], [3, 1, 1]])
+    assert re.search(rf"{re.escape(__file__)}:({lines})\b", model.explain().splitlines()[0])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from disc.errors import AliasError, StructureError
-from disc.frontend.batched.cycles import cycle
+from disc.frontend.batched.cycles import cycle, line_of
 from disc.frontend.batched.emit import CALL, READ
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import CASTS, Frame, Instance, as_read, run_plain
@@ -34,15 +34,22 @@ _CHANGEABLE = (list, dict, set, deque, bytearray, Iterator)
 Container = TypeVar("Container")
 
 
-class NeedsOrder(Exception):
+class _Needs(Exception):
+    """line: "file:line" of the user's code that asked for it, once that is known."""
+
+    def __init__(self, reason: str, line: str = "") -> None:
+        super().__init__(reason)
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.line})" if self.line else super().__str__()
+
+
+class NeedsOrder(_Needs):
     """An instance is about to do what may change or read more than itself."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-
-class NeedsPython(Exception):
+class NeedsPython(_Needs):
     """An instance changes in place what blocks and PyTorch would see differently."""
 
 
@@ -136,7 +143,7 @@ class Driver:
             try:
                 self._begin(instance)
             except NeedsOrder as order:
-                limit, why = instance.number, order.reason
+                limit, why = instance.number, str(order)
         while True:
             waiting = [each for each in instances[:limit] if not each.done]
             if not waiting:
@@ -147,7 +154,7 @@ class Driver:
                     if instance.number < limit:
                         self._advance(instance)
                 except NeedsOrder as order:
-                    limit, why = instance.number, order.reason
+                    limit, why = instance.number, str(order)
 
     def _answer(self, waiting: Sequence[Instance]) -> None:
         """Computes the values that instances wait for."""
@@ -208,7 +215,8 @@ class Driver:
                 frame = frames.pop()
                 if frame.key is not None:
                     self._keep(frame.key, value)
-            except (NeedsOrder, NeedsPython):
+            except (NeedsOrder, NeedsPython) as needed:
+                needed.line = needed.line or _line_in(frames[-1], needed)
                 self._drop(instance)
                 raise
             except Exception as error:
@@ -346,7 +354,7 @@ class Driver:
             reason, line = f"{name} runs in Python: {function.refusal.reason}", f"{function.file}:{where}"
         self._model.note(reason, line)
         if not self._ordered:
-            raise NeedsOrder(f"{reason} ({line})" if line else reason)
+            raise NeedsOrder(reason, line)
 
     def _enter(self, instance: Instance, function: Function, arguments: tuple[Any, ...], named: dict[str, Any]) -> object:
         """Calls one of the user's functions. Its result where that is known at once, else None, with a frame more."""
@@ -487,6 +495,12 @@ def _with_owner(callee: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if isinstance(callee, MethodType):
         return (callee.__self__, *arguments)
     return (callee, *arguments) if isinstance(callee, torch.nn.Module) else arguments
+
+
+def _line_in(frame: Frame, error: Exception) -> str:
+    """ "file:line" in a call of the user's function at which it stands, or out of which the error came."""
+    code, file = frame.generator.gi_frame, frame.function.file
+    return f"{file}:{code.f_lineno}" if code is not None else line_of(error, {file})
 
 
 def _endless(function: Function, depth: int) -> StructureError:

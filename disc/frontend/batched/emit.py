@@ -172,6 +172,9 @@ class Emitter:
     def _call_region(self, region: _Open, out: list[ast.stmt], live: set[str], tensors: int) -> None:
         wanted = live.union(*(uses(each) for each in region.later))
         outputs = tuple(sorted(region.bound & wanted))
+        if not outputs:  # a call may change what others see, as `self.weight.mul_(2)` does: tracing tells
+            calls = [each for each in region.steps if isinstance(each, Compute) and each.kind == "call"]
+            outputs = tuple(sorted({name for each in calls for name in defines(each)}))
         if not outputs:
             return
         inputs = tuple(sorted(region.read & self._local))

@@ -1,0 +1,151 @@
+"""What changes more than the results of an instance, in code whose own result nobody reads: batches leave behind what eager does."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc.config import Options
+from disc.errors import AliasError, InstanceError
+
+WIDE = 4
+OPTIONS = Options(cache=False, threads=1)
+
+
+@dataclass(eq=False)
+class Item:
+    steps: int
+    x: torch.Tensor
+
+
+class Changing(nn.Module):
+    kept: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(WIDE, WIDE)
+        self.register_buffer("kept", torch.zeros(WIDE))
+
+    def run(self, item):
+        h = item.x
+        for _ in range(item.steps):
+            h = torch.tanh(self.w(h))
+            if float(h[0]) > 0.9:
+                break
+        return h
+
+
+class ChangesWeight(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        self.w.bias.mul_(0.5)
+        return h
+
+
+class ChangesBuffer(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        self.kept.copy_(h)
+        return h
+
+
+class AddsToBuffer(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        self.kept += h.sum()
+        return h
+
+
+class SetsElement(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        self.kept[item.steps] = h[0]
+        return h
+
+
+class ChangesInstance(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        item.x.mul_(0.5)
+        return h
+
+
+class ChangesView(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        self.w.weight[0].mul_(0.5)
+        return h
+
+
+class WritesOut(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        torch.add(h, 1.0, out=self.kept)
+        return h
+
+
+class Initializes(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        nn.init.constant_(self.kept, 3.0)
+        return h
+
+
+class DrawsInVain(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        torch.rand(WIDE)
+        return h
+
+
+class DropsInVain(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        nn.functional.dropout(h, 0.5, training=True)
+        return h
+
+
+class ComputesInVain(Changing):
+    def forward(self, item):
+        h = self.run(item)
+        torch.exp(h)
+        return h
+
+
+KINDS = (
+    ChangesWeight, ChangesBuffer, AddsToBuffer, SetsElement, ChangesInstance, ChangesView, WritesOut, Initializes, DrawsInVain, DropsInVain,
+    ComputesInVain,
+)  # fmt: skip
+
+
+REFUSED = (ChangesBuffer, WritesOut)  # what they copy may be a tensor of the instance, which has other names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_what_is_changed_without_a_result(kind: type[Changing]) -> None:
+    torch.manual_seed(0)
+    eager = kind().eval()
+    model: Any = disc.batched(copy.deepcopy(eager), options=OPTIONS)
+    given = [Item(count % 3, torch.randn(WIDE)) for count in range(6)]
+    for seed in range(5):
+        items, others = copy.deepcopy(given), copy.deepcopy(given)
+        torch.manual_seed(seed)
+        expected, drawn = [eager(each) for each in items], torch.rand(1)
+        torch.manual_seed(seed)
+        try:
+            found = model.batch(others)
+        except InstanceError as error:
+            assert all(isinstance(each, AliasError) for each in error.failures.values())
+            assert kind in REFUSED
+            return
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.rand(1), drawn)
+        torch.testing.assert_close([each.x for each in others], [each.x for each in items])
+        torch.testing.assert_close(model.state_dict(), eager.state_dict())
