@@ -55,10 +55,12 @@ TAKEN: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...],
         lambda _, x, y: x @ y, ((3, 8, 5, 16), (3, 8, 16, 7)), HALF,
         "S1, S2, S0 * 8; 16; 16, S2, S2; S1 * 16, S2 * 16, S1 * S2; -T; -1",
     ),
+    "sum in f32": (lambda _, x, y, z: x @ y + z, ((5, 11), (11, 8), (8,)), BRAIN, "S0, 8, 1; S1; S1, 8, 8; 0, 0, 0; -T; 2"),
     "one row": (lambda _, x, y: x @ y, ((1, 11), (11, 7)), torch.float32, "1, S1, 1; S0; S0, S1, S1; 0, 0, 0; -T; -1"),
 }  # fmt: skip
 REFUSED: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], torch.dtype]] = {
     "something behind it": (lambda layer, x: torch.relu(layer(x)), ((5, 16),), torch.float32),
+    "a wider bias": (lambda _, x, y, z: (x @ y).float() + z.float() * 1, ((5, 11), (11, 8), (8,)), BRAIN),
     "a matrix is added": (lambda _, x, y, z: x @ y + z, ((5, 11), (11, 7), (5, 7)), torch.float32),
     "another element": (lambda _, x, y: x @ y, ((5, 11), (11, 7)), DOUBLE),
     "a narrower result": (lambda _, x, y: (x @ y).to(BRAIN), ((5, 11), (11, 7)), torch.float32),

@@ -180,7 +180,10 @@ def prepare_library(folder: Path, kinds: Sequence[str], gpu: str, texts: Texts) 
         shapes = OTHERS[name][1] if name in OTHERS else ((5, 16), (24, 16) if along else (16, 24))
         module = _Layer() if name == "bias" else Linear() if along else Product()
         example = tuple(torch.zeros(shape, dtype=element) for shape in shapes)
-        dims = tuple(dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO) for shape in shapes)
+        dims: tuple[object, ...] = tuple(dict.fromkeys(range(len(shape)), torch.export.Dim.AUTO) for shape in shapes)
+        if name == "bias":  # no broadcast is left open where columns are one size
+            columns, depth = torch.export.Dim("columns"), torch.export.Dim("depth")
+            dims = ({0: torch.export.Dim.AUTO, 1: depth}, {0: columns, 1: depth}, {0: columns})
         with noted(texts):
             made = compile_with_blocks(module.eval(), example, dims, target, dict.fromkeys(BASE, tree), BASE.get(name) == FAST)
         save_packed(made, folder / "library" / f"{name}.disc{PACKED}")

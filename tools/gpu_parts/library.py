@@ -64,7 +64,9 @@ def _check_program(device: Host, job: Job, name: str, points: Sequence[dict[str,
 
     program: Any = device.load(job.folder / "library" / f"{name}.disc{PACKED}")
     row, shares = Row(f"cuBLASLt {name}"), list[float]()
-    for point in [each for each in points if each["kind"] == name] or [None]:
+    if not any(each["guard"].startswith("cuBLASLt") for kernel in program.manifest["kernels"] for each in kernel["versions"]):
+        raise ValueError("the program has no product by the library")
+    for point in [each for each in points if each["kind"] == name][: 1 if job.fake else None] or [None]:
         if job.is_late(report, f"{row.name} from size {row.count} on"):
             break
         shapes = OTHERS[name][bool(job.fake)] if point is None else _shapes(point)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from disc.codegen.plan.contraction import Contraction, Operand, declare, forward_indices, trace_views
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
 from disc.ir.graph import Node
 from disc.shapes import Dim, Truth
 
 ELEMENTS = ("f32", "f16", "bf16")  # that it multiplies, with sums in f32
+VIEWS = ("disc.reshape", "stablehlo.transpose")  # that `forward_indices` follows
 BATCH, ROW, COLUMN, DEPTH = (Dim.symbol(name) for name in ("gb", "gm", "gn", "gk"))
 
 
@@ -107,23 +108,35 @@ def _steps(space: IndexSpace, offset: Dim, loops: tuple[Dim, ...]) -> list[Dim] 
 
 
 def _bias(fusion: Fusion, space: IndexSpace, c: Contraction, indices: dict[Node, Index]) -> int | None:
-    """The place of what is added to every row, -1 where nothing is; None where something else is done to the product."""
+    """The place of what is added to every row, -1 where nothing is; None where something else is done to the product. The sum may be made
+    in f32, of what is narrower before and behind it: the library rounds once where that rounds twice."""
     (node,), bias = fusion.body.yields, -1
     element = node.element
     while node is not c.node:
         if node not in indices:
             return None
-        if node.op in ("disc.reshape", "stablehlo.transpose"):
+        converted = ("f32", element) if bias < 0 else (element, "f32")
+        if node.op in VIEWS or (node.op == "stablehlo.convert" and (node.operands[0].element, node.element) == converted):
             (node,) = node.operands
-        elif node.op == "stablehlo.convert" and bias < 0 and (node.operands[0].element, node.element) in (("f32", "bf16"), ("f32", "f16")):
-            (node,) = node.operands  # rounded once
-            element = node.element
-        elif node.op == "stablehlo.add" and bias < 0 and node.element == element == fusion.body.yields[0].element:
+        elif node.op == "stablehlo.add" and bias < 0 and node.element in (element, "f32"):
             product, other = node.operands if node.operands[0] in indices else reversed(node.operands)
-            found = None if other in indices else trace_views(space, other, indices[node])
+            found = None if other in indices else _stored(space, other, indices[node])
             if found is None or found[0].element != element or found[1] != COLUMN:
                 return None
             node, bias = product, fusion.body.arguments.index(found[0])
         else:
             return None
-    return bias if c.node.element == element else None
+    return bias if c.node.element in (element, "f32") else None
+
+
+def _stored(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Dim] | None:
+    """(input, flat offset) of what is read through views, and made wider."""
+    while node.op != "input":
+        if node.op == "stablehlo.convert" and node.element == "f32" and node.operands[0].element in ELEMENTS:
+            (node,) = node.operands
+            continue
+        viewed = view_index(space, node, index)
+        if viewed is None:
+            return None
+        node, index = node.operands[0], viewed
+    return node, space.linear(index, node.dims)
