@@ -385,6 +385,7 @@ class _Ahead:
         self.has_right = gemm.packed and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
+        self.has_columns = gemm.direct and _is_strided(gemm)
         b = frame.b
         self.never = b.constant("arith.constant false")
         self.wanted = self.never
@@ -402,11 +403,27 @@ class _Ahead:
         """(address, bytes per row of B) for tile `number` of the part; `following`: the first row after it; count: its rows."""
         b = self.frame.b
         place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
+        if self.has_columns:
+            return self._columns(following, count)
         if not self.has_right:
             return place, step
         own = address(b, Buffer(self.start, (), "i8"), b.op(f"arith.muli {number}, {self.share} : i64"))
         place = b.op(f"arith.select {self.wanted}, {own}, {place} : i1, !llvm.ptr")
         return place, b.op(f"arith.select {self.wanted}, {self.step}, {step} : i64")
+
+    def _columns(self, following: str, count: str) -> tuple[str, str]:
+        """The line of the next tile's last row, for every value of k: in memory they are a page apart, which no hardware prefetches. A row
+        of B comes with two prefetches: those of the second half go to the next part of k."""
+        frame, gemm, b = self.frame, self.gemm, self.frame.b
+        assert gemm.left is not None
+        leaf = frame.emitter.leaves[gemm.left.leaf]
+        assert isinstance(leaf, Buffer)
+        last = b.op(f"arith.addi {following}, {b.op(f'arith.addi {count}, {b.index(-1)} : i64')} : i64")
+        with frame.emitter.bind("gm", last):
+            place = address(b, leaf, b.scalar(gemm.left.rest))
+        pitch = b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
+        skip = b.op(f"arith.muli {self.piece.start}, {pitch} : i64")
+        return address(b, Buffer(place, (), "i8"), skip), b.op(f"arith.addi {pitch}, {pitch} : i64")
 
     def _left(self, following: str, count: str) -> tuple[str, str]:
         """As many rows of A as this tile has; none where a part is less than a row."""
