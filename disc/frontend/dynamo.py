@@ -43,7 +43,7 @@ from disc.frontend.effect_tokens import with_tokens, without_tokens
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse, warn_of_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
@@ -262,7 +262,6 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
         module, tokens = without_tokens(_real(module, settings))
-        warn_of_assertions(module)
         whole = _lowered_or_refused(module, settings)
     except Exception as error:
         _failed(error, settings, module.graph)

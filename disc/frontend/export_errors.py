@@ -31,7 +31,7 @@ NO_SHAPES = "PyTorch cannot infer the shape of its result (the op has no fake im
 BRANCH = "use torch.cond(condition, then, other, operands), torch.while_loop for a loop, or torch.where to choose elements"
 NUMBER = "int(), float(), item() and sizes of results need values that are known only when the program runs: compute with the tensor itself"
 OUTSIDE = "NumPy computes outside of PyTorch, where nothing can be traced: use torch's functions, or a custom op"
-DERIVATIVE = 'a derivative of torch.func is not traced by torch.export; torch.compile(model, backend="disc") compiles it'
+DERIVATIVE = 'PyTorch does not trace this derivative with dynamic sizes; torch.compile(model, backend="disc") computes it'
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
@@ -107,11 +107,11 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
         return _refused(*_control_flow(str(error)), error)
     if is_violated(error):
         return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}")
-    if _in_derivative(error):
-        return _refused("torch.func.grad, vjp, jvp or jacrev", DERIVATIVE, error)
     own = refuses()
     if own is not None:
         return ExportError(f"the model does not accept the example inputs: {_said(own)}")
+    if _in_derivative(error):
+        return _refused("torch.func.grad, vjp, jvp or jacrev", DERIVATIVE, error)
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
@@ -175,7 +175,7 @@ def _trace_text(error: Exception) -> str:
     while trace is not None:
         lines.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}')
         trace = trace.tb_next
-    return "\n".join(line for line in lines if "/disc/frontend/" not in line and "/disc/api.py" not in line)
+    return "\n".join(line for line in lines if 'File "<' not in line and "/disc/frontend/" not in line and "/disc/api.py" not in line)
 
 
 def _said(error: Exception) -> str:

@@ -36,6 +36,7 @@ from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
 from disc.frontend.dense_views import dense_views
+from disc.frontend.derivatives import Derivatives
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
@@ -60,7 +61,7 @@ from disc.frontend.larger_examples import (
 )
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions, warn_of_lost_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_lost_assertions
 from disc.frontend.model_functions import located_in
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
@@ -118,7 +119,6 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     fixed_dims, row_major = program.graph_module.meta.get(FIXED_DIMS, ()), program.graph_module.meta.get(ROW_MAJOR, {})
-    warn_of_assertions(program.graph_module)
     warn_of_lost_assertions(program.graph)
     warn_of_effects(program.graph)
     warn_of_prints(program.graph)
@@ -491,20 +491,32 @@ def _without_fake_cache() -> AbstractContextManager[object]:
 
 
 def _export(model: torch.nn.Module, widening: Widening) -> Exports:
+    derivatives = Derivatives()
+    try:
+        return _export_known(derivatives, model, widening)
+    except RecursionError:
+        raise
+    except Exception:
+        if not derivatives.met:
+            raise
+    return _export_known(Derivatives(traced=True), model, widening)
+
+
+def _export_known(derivatives: Derivatives, model: torch.nn.Module, widening: Widening) -> Exports:
     functions = Functions()
     try:
-        made = _export_with(functions, model, widening)
+        made = _export_with(functions, derivatives, model, widening)
         if not functions.used or not (functions.is_text or decides_sizes(made[0].graph)):
             return made
     except RecursionError:
         raise
     except Exception:
-        if not functions.used:
+        if not functions.used or derivatives.met:
             raise
-    return _export_with(Functions(plain=True), model, widening)
+    return _export_with(Functions(plain=True), derivatives, model, widening)
 
 
-def _export_with(functions: Functions, model: torch.nn.Module, widening: Widening) -> Exports:
+def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn.Module, widening: Widening) -> Exports:
     example, shapes = widening.arguments(), widening.specs
     reads = LayoutReads(len(pytree.tree_leaves((example.args, example.kwargs))))
     with (
@@ -515,6 +527,7 @@ def _export_with(functions: Functions, model: torch.nn.Module, widening: Widenin
         graphs_of_control_flow(),
         masks_as_given(),
         functions.of_sizes(model),
+        derivatives.of_functions(),
         located_in(model),
         dense_views(),
         quick_quotients(),

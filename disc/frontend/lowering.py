@@ -144,14 +144,6 @@ def _cleaned(lowered: LoweredGraph) -> LoweredGraph:
     return lowered
 
 
-def warn_of_assertions(module: fx.GraphModule) -> None:
-    """Warns of every assertion on values in what control flow runs: compiled programs do not check these."""
-    for body in module.modules():
-        for node in body.graph.nodes if isinstance(body, fx.GraphModule) and body is not module else ():
-            if node.target in assertions.RULES and node.target is not aten._assert_scalar.default:
-                warn(f"the assertion at {line_text(node)} looks at values within control flow: the compiled program does not check it")
-
-
 def warn_of_lost_assertions(graph: fx.Graph) -> None:
     """Warns of every assertion on floats whose values an export has not kept: it drops them, and their line, where sizes take part."""
     values = [node.meta.get("val") for node in graph.nodes]
@@ -484,8 +476,6 @@ class _Lowering:
                 self._refuse(node, str(error))
 
     def _emit_assertion(self, emitter: OpBuilder, node: fx.Node) -> None:
-        if node.graph is not self.source.graph:  # `warn_of_assertions`
-            return
         is_scalar = node.target is aten._assert_scalar.default
         with location(_with_line(node)):
             try:
@@ -549,7 +539,10 @@ class _Lowering:
         """Raises: RuleError for a graph that this compiler did not get."""
 
         def run(graph: fx.Node, operands: Sequence[object]) -> list[Tensor]:
-            body = self.source.bodies[graph]
+            with emitter.holding() as held:
+                return assertions.with_held(emitter, emitted(self.source.bodies[graph], operands), held)
+
+        def emitted(body: fx.Graph, operands: Sequence[object]) -> list[Tensor]:
             for placeholder, operand in zip(body.find_nodes(op="placeholder"), operands, strict=True):
                 if isinstance(operand, Tensor):
                     self.values[placeholder] = operand

@@ -154,6 +154,7 @@ class OpBuilder:
         self.reals: dict[sympy.Symbol, Tensor] = {}  # symbols of floats that the program reads out of tensors: f64, without dims
         self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
         self.kept: frozenset[fx.Node] = frozenset()  # buffers whose next values the program returns
+        self.held: list[tuple[Tensor, str]] | None = None  # in a graph of control flow: assertions, and what calls say where one is false
         self.places: Mapping[str, str] = {}  # symbol → "dim 1 of input 'x'", for messages
         sizes.compute = self.compute
 
@@ -233,6 +234,15 @@ class OpBuilder:
             yield
         finally:
             self.seed = outer
+
+    @contextmanager
+    def holding(self) -> Iterator[list[tuple[Tensor, str]]]:
+        """Within, assertions are gathered, for what a graph of control flow returns to depend on them."""
+        around, self.held = self.held, list[tuple[Tensor, str]]()
+        try:
+            yield self.held
+        finally:
+            self.held = around
 
     def philox(self, position: Tensor, seed: Tensor, stream: int, word: int) -> Tensor:
         """A random word, ui32, of each position (i64)."""

@@ -1,4 +1,4 @@
-"""`torch.func.vmap` in a model that is compiled, with dynamic batches; derivatives of `torch.func` are refused by line."""
+"""`torch.func.vmap` in a model that is compiled, with dynamic batches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch.func import vmap
 
 import disc
-from disc.errors import UnsupportedOpError
 
 LINEAR = torch.nn.Linear(4, 4)
 CASES: dict[str, Callable[[Tensor], object]] = {
@@ -37,19 +36,3 @@ def test_each_element_of_a_batch(name: str) -> None:
     for rows in (5, 1, 13):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(executable(x), function(x))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: grad(lambda y: (y**3).sum())(x),
-        lambda x: jvp(torch.sin, (x,), (x,))[1],
-        lambda x: torch.func.jacrev(torch.sin)(x),
-        lambda x: vmap(torch.func.jacrev(lambda row: row.sin() * row.sum()))(x),
-        lambda x: vmap(torch.func.hessian(lambda row: (row.sin() ** 2).sum()))(x),
-        lambda x: vmap(grad(lambda row: (row**3).sum()))(x),
-    ],
-)
-def test_derivatives_are_refused(function: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(UnsupportedOpError, match=r"torch.func.grad, vjp, jvp or jacrev at test_vmap.py:\d+: "):
-        disc.compile(lambda x: function(x), (torch.randn(3, 4),))

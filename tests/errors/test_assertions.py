@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo import config as dynamo_config
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 import disc
 from disc.errors import DiscWarning, ShapeConstraintError
@@ -88,6 +91,62 @@ def test_under_torch_compile_the_error_is_eagers(name: str) -> None:
         for x in bad:
             with pytest.raises((RuntimeError, ValueError)):
                 compiled(x)
+
+
+def _in_a_branch(x: Tensor) -> Tensor:
+    def above(y: Tensor) -> Tensor:
+        torch._assert_async((y > -5).all(), "above {-5}")  # pyright: ignore[reportPrivateImportUsage]
+        return y * 2
+
+    def below(y: Tensor) -> Tensor:
+        torch._assert_async((y < 5).all(), "below 5")  # pyright: ignore[reportPrivateImportUsage]
+        return y - 1
+
+    return torch.cond(x.sum() > 0, above, below, (x,))
+
+
+def _in_a_loop(x: Tensor) -> Tensor:
+    def body(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        torch._assert_async(y.max() < 100, "small")  # pyright: ignore[reportPrivateImportUsage]
+        return i + 1, y * 2
+
+    return while_loop(lambda i, y: i < 5, body, (torch.zeros((), dtype=torch.int64), x))[1]
+
+
+def _in_a_scan(x: Tensor) -> Tensor:
+    def step(carried: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        torch._assert_async((carried >= 0).all(), "no debt")  # pyright: ignore[reportPrivateImportUsage]
+        return carried + row, carried * 2
+
+    return scan(step, x[0] * 0, x)[1]
+
+
+WITHIN: dict[str, tuple[Callable[[Tensor], Tensor], list[Tensor], dict[str, Tensor]]] = {
+    "a branch": (
+        _in_a_branch,
+        [torch.rand(3, 4), -torch.rand(5, 4), torch.full((1, 4), 7.0), torch.full((1, 4), -7.0)],
+        {"'above {-5}'": torch.tensor([[9.0, -6, 1, 1]]), "'below 5'": torch.tensor([[-9.0, 6, -9, -9]])},
+    ),
+    "a loop": (_in_a_loop, [torch.ones(3, 4), torch.ones(1, 4) * 6], {"'small'": torch.full((2, 4), 7.0)}),
+    "a scan": (_in_a_scan, [torch.rand(6, 4), torch.rand(1, 4), -torch.rand(1, 4)], {"'no debt'": -torch.rand(2, 4)}),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_of_what_control_flow_runs(name: str) -> None:
+    """Where a branch is taken, in the iteration that meets a value."""
+    function, good, bad = WITHIN[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        executable = disc.compile(function, (torch.rand(6, 4) + 0.1,), options=disc.Options(cache=False))
+    for x in good:
+        torch.testing.assert_close(executable(x), function(x))
+    for words, x in bad.items():
+        with pytest.raises(RuntimeError):
+            function(x)
+        with pytest.raises(ShapeConstraintError, match=re.escape(words) + r" does not hold.* at test_assertions\.py:\d+"):
+            executable(x)
+    torch.testing.assert_close(executable(good[0]), function(good[0]))
 
 
 def test_a_value_beside_a_size_is_named() -> None:

@@ -12,7 +12,8 @@ from torch.fx.node import has_side_effect
 
 from disc.frontend.call import Call
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
-from disc.frontend.rules.places import INDEX, as_mask
+from disc.frontend.rules.places import INDEX, as_mask, number
+from disc.frontend.rules.places import checked as checked_index
 
 aten = torch.ops.aten
 has_side_effect(aten._assert_async.default)  # PyTorch knows it of the overload with a message alone, and drops this one
@@ -38,8 +39,27 @@ PYTORCHS = "Runtime assertion failed"  # what PyTorch says of its symbols where 
 
 
 def _require(e: OpBuilder, truth: Tensor, text: str) -> None:
+    message = f"the assertion{f' {text!r}' if text else ''} does not hold"
+    if e.held is not None:
+        e.held.append((truth, message))
+        return
     value = e.bind(e.convert(truth, INDEX), None, "its value")
-    e.require("!=", value, 0, "", f"the assertion{f' {text!r}' if text else ''} does not hold")
+    e.require("!=", value, 0, "", message)
+
+
+def with_held(e: OpBuilder, results: list[Tensor], held: list[tuple[Tensor, str]]) -> list[Tensor]:
+    """What a graph of control flow returns, computed in calls in which all assertions hold that it meets: there is no size to check, since
+    another call may not run the graph, or more than once."""
+    for truth, message in held:
+        wrong = checked_index(
+            e,
+            e.select(truth, number(e, 0), number(e, 1)),
+            1,
+            message.replace("{actual}", "actual").replace("{expected}", "expected") + ": it is false (got {actual})",
+        )
+        holds = e.compare("eq", wrong, number(e, 0))
+        results = [e.select(e.broadcast(holds, each.shape), each, e.full(0, each.shape, each.dtype)) for each in results]
+    return results
 
 
 def _truth(e: OpBuilder, condition: sympy.Basic) -> Tensor:

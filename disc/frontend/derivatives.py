@@ -1,0 +1,147 @@
+"""`torch.func.grad`, `vjp`, `jvp` and what is made of them, while a module is exported.
+
+A trace before dispatch sees what is differentiated, and not the derivative. So the whole of an outermost transform, `vmap` around a
+derivative too, is traced by itself, behind dispatch, where its derivative is ops like any other; these take its place:
+
+    grad(lambda y: (y**3).sum())(x)      →      pow(x, 2) * 3, on the tensors that the module's own trace has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._functorch import apis, eager_transforms
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, _make_temp_remove_mode_context_manager, make_fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from disc.frontend.replaced import replaced
+
+aten = torch.ops.aten
+Function = Callable[..., object]
+_DERIVATIVES = ("grad_impl", "grad_and_value_impl", "_jvp_with_argnums", "_vjp_with_argnums")
+_BATCHES = ("vmap_impl", "_chunked_vmap")
+
+
+class Derivatives:
+    """traced: whether transforms are traced by themselves; otherwise a derivative ends the export, and is noted: met."""
+
+    def __init__(self, traced: bool = False) -> None:
+        self.traced = traced
+        self.met = False
+        self._depth = 0
+
+    @contextmanager
+    def of_functions(self) -> Iterator[None]:
+        """Within, what `torch.func` calls to compute its transforms is this."""
+        wrap = self._outermost if self.traced else self._noted
+        forms: dict[tuple[object, str], object] = {(eager_transforms, name): wrap(getattr(eager_transforms, name)) for name in _DERIVATIVES}
+        if self.traced:
+            forms |= {(apis, name): wrap(getattr(apis, name)) for name in _BATCHES}
+            forms[eager_transforms, "_vjp_with_argnums"] = self._pulled_back(eager_transforms._vjp_with_argnums)
+            # What `hessian` calls. A derivative that is differentiated forwards, or for many outputs at once twice, is computed by code of
+            # PyTorch that reads sizes as plain integers.
+            forms[eager_transforms, "jacfwd"] = _JACREV
+            forms[eager_transforms, "jacrev"] = _gradient
+        with replaced(forms):
+            yield
+
+    def _noted(self, real: Function) -> Function:
+        def transform(*args: object, **kwargs: object) -> object:
+            if _is_traced((args, kwargs)):
+                self.met = True
+                raise RuntimeError("a derivative of torch.func")
+            return real(*args, **kwargs)
+
+        return transform
+
+    def _outermost(self, real: Function) -> Function:
+        def transform(*args: object, **kwargs: object) -> object:
+            return self._inlined(lambda given, named: real(*given, **named), args, kwargs)
+
+        return transform
+
+    def _pulled_back(self, real: Function) -> Function:
+        """`vjp`, whose function computes the forward pass anew: the two are traced by themselves, and equal ops are merged later."""
+
+        def transform(func: Function, *primals: object, argnums: object = None, has_aux: bool = False) -> object:
+            if self._depth or not _is_traced(primals):
+                return real(func, *primals, argnums=argnums, has_aux=has_aux)
+
+            def all_of(given: Sequence[object]) -> Sequence[object]:
+                found = real(func, *given, argnums=argnums, has_aux=has_aux)
+                assert isinstance(found, tuple)
+                return found
+
+            def pull(*cotangents: object, **_: object) -> object:
+                return self._inlined(lambda given, further: _call(all_of(given)[1], further), primals, cotangents)
+
+            value, *further = _sequence(self._inlined(lambda given: [each for each in all_of(given) if not callable(each)], primals))
+            return (value, pull, *further)
+
+        return transform
+
+    def _inlined(self, function: Function, *arguments: object) -> object:
+        """What `function` returns, by the ops that it comes to, on these arguments."""
+        if self._depth or not _is_traced(arguments):
+            return function(*arguments)
+        leaves, structure = pytree.tree_flatten(arguments)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        returned: list[object] = []
+
+        def flat(*values: Tensor) -> list[Tensor]:
+            given = iter(values)
+            self._depth += 1
+            try:
+                found = function(*pytree.tree_unflatten([next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure))
+            finally:
+                self._depth -= 1
+            returned[:] = [found]
+            return [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+
+        mode = detect_fake_mode(tensors)
+        assert mode is not None
+        untold = _make_temp_remove_mode_context_manager(PreDispatchTorchFunctionMode)
+        with untold(), _disable_current_modes(), mode, enable_python_dispatcher():
+            module = make_fx(flat)(*tensors)
+        module.graph.eliminate_dead_code()  # among it how PyTorch's tangents find shapes, on another device
+        for node in module.graph.find_nodes(op="call_function", target=aten._to_copy.default):
+            if isinstance(node.args[0], int | float):  # a number that the trace had as a tensor
+                node.target, node.kwargs = aten.scalar_tensor.default, {"dtype": node.meta["val"].dtype}
+        module.recompile()
+        results = iter(fx.Interpreter(module).run(*tensors))
+        return pytree.tree_map(lambda leaf: next(results) if isinstance(leaf, Tensor) else leaf, returned[0])
+
+
+def _gradient(func: Function, argnums: int | tuple[int, ...]) -> Function:
+    """`jacrev`, of a function with one number as its result by `grad`."""
+
+    def derivative(*arguments: object) -> object:
+        results = pytree.tree_leaves(func(*arguments))
+        is_number = len(results) == 1 and isinstance(results[0], Tensor) and not results[0].dim()
+        return (apis.grad if is_number else _JACREV)(func, argnums)(*arguments)
+
+    return derivative
+
+
+_JACREV = eager_transforms.jacrev
+
+
+def _is_traced(arguments: object) -> bool:
+    mode = detect_fake_mode(pytree.tree_leaves(arguments))
+    return mode is not None and mode.shape_env is not None
+
+
+def _call(function: object, arguments: Sequence[object]) -> object:
+    assert callable(function)
+    return function(*arguments)
+
+
+def _sequence(value: object) -> Sequence[object]:
+    assert isinstance(value, list)
+    return value

@@ -1,0 +1,104 @@
+"""Derivatives of `torch.func` in a model that is compiled, with dynamic dims."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import disc
+from disc.errors import DiscError, UnsupportedOpError
+
+LINEAR = torch.nn.Linear(4, 4)
+CUBES: Callable[[Tensor], Tensor] = lambda y: (y**3).sum()  # noqa: E731
+
+
+def _around(x: Tensor) -> Tensor:
+    """Reads a tensor and a size of the model around it."""
+    n, doubled = x.shape[0], x * 2
+    return grad(lambda z: (z**2 * doubled).sum() * n)(x)
+
+
+def _step(x: Tensor) -> object:
+    """One step of the weights."""
+    weights = dict(LINEAR.named_parameters())
+    gradients = grad(lambda own: functional_call(LINEAR, own, (x,)).square().mean())(weights)
+    return {name: weights[name] - 0.1 * gradients[name] for name in weights}
+
+
+CASES: dict[str, Callable[[Tensor], object]] = {
+    "grad": lambda x: grad(CUBES)(x),
+    "two arguments": lambda x: grad(lambda a, b: (a * b.sin()).sum(), argnums=(0, 1))(x, x + 1),
+    "with the value": lambda x: grad_and_value(lambda y: (LINEAR(y).relu() ** 2).mean())(x),
+    "with more": lambda x: grad(lambda y: ((y.tanh() ** 2).sum(), {"more": y * 2}), has_aux=True)(x),
+    "jvp": lambda x: jvp(torch.sin, (x,), (x * 2,)),
+    "vjp": lambda x: vjp(lambda y: y.softmax(1), x)[1](x),
+    "vjp with more": lambda x: [each for each in vjp(lambda y: (y.exp(), y + 1), x, has_aux=True) if isinstance(each, Tensor)],
+    "jacrev": lambda x: jacrev(lambda y: y.sin().sum(0) * y.sum())(x),
+    "jacfwd": lambda x: jacfwd(torch.tanh)(x),
+    "hessian": lambda x: hessian(CUBES)(x),
+    "each row's": lambda x: vmap(grad(CUBES))(x),
+    "each row's jacobian": lambda x: vmap(jacrev(lambda row: row.sin() * row.sum()))(x),
+    "each row's hessian": lambda x: vmap(hessian(lambda row: (row.sin() ** 2).sum()))(x),
+    "twice": lambda x: grad(lambda y: grad(CUBES)(y).sum())(x),
+    "a jacobian of a derivative": lambda x: jacrev(grad(CUBES))(x),
+    "around": _around,
+    "of the weights": _step,
+    "with a batch beside": lambda x: vmap(torch.cumsum, (0, None))(x, 0) + grad(CUBES)(x),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives(name: str) -> None:
+    function = CASES[name]
+    executable = disc.compile(lambda x: function(x), (torch.randn(3, 4),))
+    for rows in (5, 1, 13):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(executable(x), function(x), atol=1e-4, rtol=1e-4)
+
+
+STEPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sin": torch.sin, "tanh": torch.tanh, "square": torch.square, "softmax": lambda y: y.softmax(-1), "cumsum": lambda y: y.cumsum(-1),
+    "scaled": lambda y: y * y.mean(), "flipped": lambda y: y.flip(0) * y, "normed": lambda y: y / (y.square().sum() + 1),
+    "shaped": lambda y: y.reshape(-1).reshape(y.shape),
+}  # fmt: skip
+BACKWARDS = {**STEPS, "sliced": lambda y: torch.cat([y[:1], y[1:] * 2]), "gelu": torch.nn.functional.gelu}
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
+    "grad": lambda value, x: grad(lambda y: value(y).sum())(x),
+    "vjp": lambda value, x: vjp(value, x)[1](x.cos()),
+    "jvp": lambda value, x: jvp(value, (x,), (x.cos(),)),
+    "grad of rows": lambda value, x: vmap(grad(lambda row: value(row).square().sum()))(x),
+    "jacrev of rows": lambda value, x: vmap(jacrev(value))(x),
+    "jacfwd of rows": lambda value, x: vmap(jacfwd(value))(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_random_derivatives(name: str) -> None:
+    """Of chains of functions, at sizes of 1 and primes."""
+    random = np.random.default_rng(list(TRANSFORMS).index(name))
+    steps = BACKWARDS if name in ("grad", "vjp") else STEPS
+    chains = [[steps[step] for step in random.choice(list(steps), 4)] for _ in range(3)]
+
+    def derivatives(x: Tensor) -> list[object]:
+        return [TRANSFORMS[name](lambda y, chain=chain: functools.reduce(lambda value, step: step(value), chain, y), x) for chain in chains]
+
+    executable = disc.compile(derivatives, (torch.randn(4, 6, dtype=torch.float64),))
+    for shape in ((4, 6), (1, 7), (5, 1), (13, 3)):
+        x = torch.randn(shape, dtype=torch.float64)
+        torch.testing.assert_close(executable(x), derivatives(x))
+
+
+def test_what_pytorch_cannot_differentiate_with_symbols_is_refused_by_line() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"torch.func.grad, vjp, jvp or jacrev at test_derivatives.py:\d+: "):
+        disc.compile(lambda x: vmap(jacrev(torch.nn.functional.gelu))(x), (torch.randn(3, 4),))
+
+
+def test_errors_of_the_function_are_its_own() -> None:
+    with pytest.raises(DiscError, match="to return a scalar Tensor"):
+        disc.compile(lambda x: grad(torch.sin)(x), (torch.randn(3, 4),))
