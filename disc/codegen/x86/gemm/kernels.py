@@ -152,7 +152,7 @@ def _choice(gemm: Gemm, plan: GemmPlan) -> Choice:
     product, tree = product_of(gemm), read_schedules(plan.tree)
     schedules = tree.schedules
     depth = product.k.const if product.k.is_const else None
-    most = gemm.target.thresholds.gemm.strided_depth if _is_strided(gemm) else None
+    most = _most_depth(gemm) if _is_strided(gemm) else None
     pieces = [schedule.k if most is None else min(schedule.k, most) for schedule in schedules]
     splits = gemm.left is not None and any(depth is None or piece < depth for piece in pieces)
     parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), plan.tree.split_rows)
@@ -163,6 +163,16 @@ def _is_strided(gemm: Gemm) -> bool:
     """Whether a row of A has a value of k in a line of memory of its own, as in the product for the gradient of a weight. Rows side by side
     share these lines: with few enough of them they stay in the caches from tile to tile."""
     return gemm.left is not None and gemm.left.k_step != ONE
+
+
+def _prefetches_columns(gemm: Gemm) -> bool:
+    return gemm.direct and _is_strided(gemm)
+
+
+def _most_depth(gemm: Gemm) -> int:
+    """Values of k at a time where `_is_strided`: half as many where the lines of the next part are prefetched, too."""
+    most = gemm.target.thresholds.gemm.strided_depth
+    return most // 2 if _prefetches_columns(gemm) else most
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -249,7 +259,7 @@ def _emit_panel(
     low = b.op(f"arith.muli {place[0]}, {rows} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
     if _is_strided(gemm):
-        depth = b.op(f"arith.minsi {depth}, {b.index(gemm.target.thresholds.gemm.strided_depth)} : i64")
+        depth = b.op(f"arith.minsi {depth}, {b.index(_most_depth(gemm))} : i64")
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
     walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share)
     _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
@@ -385,7 +395,7 @@ class _Ahead:
         self.has_right = gemm.packed and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
-        self.has_columns = gemm.direct and _is_strided(gemm)
+        self.has_columns = _prefetches_columns(gemm)
         b = frame.b
         self.never = b.constant("arith.constant false")
         self.wanted = self.never
