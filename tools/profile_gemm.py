@@ -32,7 +32,7 @@ import numpy.typing as npt
 from bench.machine import describe
 from disc.api import compile_with_blocks, compile_with_tree
 from disc.speculation.bench import on_this_machine
-from disc.speculation.block_bench import measure_products, missing_products, read_products
+from disc.speculation.block_bench import measure_products, missing_products, read_products, store_of
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_fit import Measured, fit_attention, fit_to_model, read_times, write_times
 from disc.speculation.block_schedules import CUBLASLT
@@ -98,7 +98,7 @@ def main() -> int:
 def _measure_gpu(name: str, work: Path, until: float) -> int:
     """Keeps the times of a GPU where `--model` finds them."""
     device, sizes = find_device(name), measured_sizes()
-    store = work / f"products-sm_{device.gpu.architecture}.jsonl"
+    store = store_of(work, device)
     for record in measure_products(compile_with_blocks, device, store, sizes):
         print({**record, "times": len(record["times"])}, file=sys.stderr)
         if time.monotonic() > until:

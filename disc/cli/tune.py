@@ -43,6 +43,8 @@ def tune_command(
     """
     until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
     if device != "cpu":
+        if threads:
+            raise DiscError(f"disc tune --device {device} measures kernels of a GPU, which have no --threads")
         _tune_gpu(device, fresh, until, as_json)
         return
     for module in ("torch_mlir", "sklearn"):
@@ -99,14 +101,14 @@ def _tune_gpu(device: str, fresh: bool, until: float, as_json: bool) -> None:
         if importlib.util.find_spec(module) is None:
             raise DiscError(f"disc tune --device {device} needs {module}; install it with: {how_to_install('compile', 'tune', 'cuda')}")
     from disc.api import compile_with_blocks
-    from disc.speculation.block_bench import fit_products, measure_products, missing_products, read_products
+    from disc.speculation.block_bench import fit_products, measure_products, missing_products, read_products, store_of
     from disc.speculation.block_trees import write_trees
     from disc.speculation.gpus import find_device
     from disc.speculation.sizes import measured_sizes
 
     found, folder, sizes = find_device(device), read_environment().cache_dir, measured_sizes()
     architecture = found.gpu.architecture
-    store = folder / "tune" / f"products-sm_{architecture}.jsonl"
+    store = store_of(folder / "tune", found)
     if fresh:
         store.unlink(missing_ok=True)
     for record in measure_products(compile_with_blocks, found, store, sizes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,12 @@ def measure_products(
             with store.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             yield record
+
+
+def store_of(folder: Path, device: Device) -> Path:
+    """Where times of a GPU are kept: those of one with other SMs, or another memory, say nothing of it."""
+    product = re.sub(r"[^a-z0-9]+", "-", device.product.lower())
+    return folder / f"products-sm_{device.gpu.architecture}-{product}.jsonl"
 
 
 def read_products(store: Path) -> list[dict[str, Any]]:

@@ -196,6 +196,7 @@ int32_t cublasLtMatmulAlgoGetHeuristic(const handle* h, const description* d, co
   if (p->reductions != 2) misused("parts of k are added in another type than f32");
   if (d->epilogue == 4 && d->bias % p->alignment[3]) misused("a bias that is less aligned than a result");
   const uint64_t hash = problem(d, (const layout* const[]){a, b, c, e});
+  if (d->compute == TF32 && a->type != REAL32) return NOT_SUPPORTED;
   const uint64_t bytes = a->rows % 3 ? 512 + hash % 1000 : 0;
   if (bytes > p->workspace) return NOT_SUPPORTED;
   *results = (found){{{hash, bytes, p->alignment[0], p->alignment[1], p->alignment[2], p->alignment[3]}}, bytes, SUCCESS, 1, {0}};

@@ -27,7 +27,7 @@ import disc
 from disc.api import compile_with_blocks
 from disc.errors import DeviceError, TargetError
 from disc.ral.executable import load
-from disc.speculation.block_bench import measure_products, missing_products, read_products
+from disc.speculation.block_bench import measure_products, missing_products, read_products, store_of
 from disc.speculation.block_families import ANY_PRODUCT, FAMILIES
 from disc.speculation.block_schedules import CUBLASLT
 from disc.speculation.block_trees import BASE, BlockTree, write_trees
@@ -113,7 +113,9 @@ def check_forced(path: Path, module: nn.Module, there_is_one: bool) -> None:
 
 def check_tuning(folder: Path, there_is_one: bool) -> None:
     """`disc tune --device cuda:1`, of one size and two schedules of each family: times, trees of them, and what was measured is kept."""
-    store, device = folder / "tune" / "products.jsonl", find_device("cuda:1")
+    device = find_device("cuda:1")
+    store = store_of(folder / "tune", device)
+    assert store.name == "products-sm_90-stand-in-1.jsonl"
     assert (device.number, device.product, device.gpu.sms) == (1, "Stand-in 1", 132)
     sizes = [(8, 16, 16)]
     with texts():

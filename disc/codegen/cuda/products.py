@@ -65,7 +65,7 @@ def library_product(fusion: Fusion, space: IndexSpace, c: Contraction, tf32: boo
     if steps is None or (c.n != ONE and steps[2] != ONE):
         return None
     result = _matrices(space, len(body.arguments), root.element, (steps[1], c.n, c.m), steps[0], False)
-    return result and LibraryProduct(left, right, result, bias, tf32, (c.m, c.n, c.batch, c.k))
+    return result and LibraryProduct(left, right, result, bias, tf32 and left.element == "f32", (c.m, c.n, c.batch, c.k))
 
 
 def _factor(fusion: Fusion, space: IndexSpace, operand: Operand, free: Dim, sizes: tuple[Dim, Dim]) -> Matrices | None:

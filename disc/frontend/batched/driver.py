@@ -424,8 +424,10 @@ class Driver:
             for each in arguments:
                 if isinstance(each, torch.Tensor) and self._recorder.shares(each):
                     self._refuse_change(f"a tensor {list(each.shape)}")
+        given = [settled(each, Row.own if refused_effects else Row.tensor) for each in arguments]  # may find that Python has to run it all
+        if refused_effects:
             self._touch()
-        found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
+        found = region.code(*given)
         region.note_irregular(reason)  # that of an instance which fails in PyTorch, too, says nothing of others
         if refused_effects:
             self._check_facts()

@@ -133,6 +133,7 @@ int32_t Product::choose() {
     failed = products_.search(products_.handle, description_, right_, left_, result_, result_, preference, 1, &found_, &count);
   }
   products_.destroy_preference(preference);
+  if (!failed && count > 0) failed = found_.status;
   return failed || count > 0 ? failed : kProductUnsupported;
 }
 

@@ -215,6 +215,7 @@ nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
   ral_context* handle = context.get();
   const ral::python::Kind kind = inputs.kind(loaded.like);
   void* stream = ral::python::stream_of(kind, ral_device_id(handle));
+  const ral::python::FrameworkMemory own;
   const bool apart = context.last_stream != stream;
   context.last_stream = stream;
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));

@@ -460,10 +460,27 @@ void* stream_of(const Kind& kind, int32_t gpu) {
   return stream;
 }
 
-FrameworkMemory::FrameworkMemory(const Kind& kind) {
-  if (python_stream || !kind.exchange || !kind.exchange->current_work_stream || !kind.exchange->managed_tensor_allocator) return;
-  ral_set_lender(lend, const_cast<DLPackExchangeAPI*>(kind.exchange));
+namespace {
+
+thread_local const DLPackExchangeAPI* lending = nullptr;
+
+void set_lending(const DLPackExchangeAPI* from) {
+  lending = from;
+  ral_set_lender(from ? lend : nullptr, const_cast<DLPackExchangeAPI*>(from));
 }
+
+const DLPackExchangeAPI* lender_of(const Kind& kind) {
+  const bool lends = !python_stream && kind.exchange && kind.exchange->current_work_stream && kind.exchange->managed_tensor_allocator;
+  return lends ? kind.exchange : nullptr;
+}
+
+}  // namespace
+
+FrameworkMemory::FrameworkMemory(const DLPackExchangeAPI* from) : before_(lending) { set_lending(from); }
+
+FrameworkMemory::FrameworkMemory(const Kind& kind) : FrameworkMemory(lender_of(kind)) {}
+
+FrameworkMemory::~FrameworkMemory() { set_lending(before_); }
 
 void raise(ral_status status, const std::string& message) {
   if (status == RAL_ERROR_CANCELLED && PyErr_Occurred()) nb::raise_python_error();

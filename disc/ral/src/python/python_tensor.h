@@ -156,9 +156,14 @@ void* stream_of(const Kind& kind, int32_t gpu);
 class FrameworkMemory {
  public:
   explicit FrameworkMemory(const Kind& kind);
+  FrameworkMemory() : FrameworkMemory(nullptr) {}  // in disc's own: what a call keeps outlives the order of the framework's stream
   FrameworkMemory(const FrameworkMemory&) = delete;
   FrameworkMemory& operator=(const FrameworkMemory&) = delete;
-  ~FrameworkMemory() { ral_set_lender(nullptr, nullptr); }
+  ~FrameworkMemory();
+
+ private:
+  explicit FrameworkMemory(const DLPackExchangeAPI* from);
+  const DLPackExchangeAPI* before_;  // of the call that this one is made in: an observer may call
 };
 
 // A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.

@@ -33,8 +33,8 @@ std::string find_cycle(const Code& code, const std::vector<Array>& arrays, int64
 
 struct Cancelled {};
 
-// Memory for what lives as long as a call, taken from the front of one block. Nothing of it is given back before `reset`, which keeps as much
-// as the last call took in one block.
+// Memory for what lives as long as a call, taken from the front of one block. Nothing of it is given back before `reset`, which keeps one
+// block, of the largest call.
 class Arena : public std::pmr::memory_resource {
  public:
   void reset();
