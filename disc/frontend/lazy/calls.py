@@ -144,3 +144,11 @@ DETACHING = (Tensor.detach, torch.detach)
 PASSES = (BACKWARD, GRADIENTS_OF)  # they run hooks
 _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__
+_IN_PLACE = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"
+_ASSIGNING = frozenset(f"__{name}__" for name in _IN_PLACE.split())
+
+
+def writes(func: Callable[..., object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a function of PyTorch writes what it is given, by its name."""
+    name = getattr(func, "__name__", "")
+    return kwargs.get("out") is not None or name in _ASSIGNING or (name.endswith("_") and not name.endswith("__"))

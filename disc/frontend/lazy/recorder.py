@@ -38,6 +38,7 @@ from disc.frontend.lazy.calls import (
     Input,
     Scalar,
     Value,
+    writes,
 )
 from disc.frontend.lazy.compiled import NotCompiledError, compile_run
 from disc.frontend.lazy.facts import UNKNOWN, fact
@@ -72,6 +73,10 @@ def _autocast() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
+class WritesOutsideError(Exception):
+    """A function that is differentiated writes what it has not made."""
+
+
 class Recorder(TorchFunctionMode):
     """settings: as of torch.compile. Calls of other threads that use its values take turns with its own.
 
@@ -93,6 +98,7 @@ class Recorder(TorchFunctionMode):
         self._programs = 0
         self.entered = False  # it is among the modes of PyTorch
         self.busy = 0  # calls that it is running
+        self._within: tuple[Run, int] | None = None  # a function that is differentiated: of which run, from which value on
         self._settling = 0  # runs that get their values: what is called for that, as the function of a program with gradients, ends no run
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
@@ -154,6 +160,21 @@ class Recorder(TorchFunctionMode):
     def called(self, func: Callable[..., Any], *args: Any) -> Any:
         """A call of a function that PyTorch does not hand over, as one of those that it does."""
         return self._called(func, args, {}, True)
+
+    @contextmanager
+    def writing_what_is_made_within(self) -> Iterator[None]:
+        """Within, a call that writes something else ends with WritesOutsideError."""
+        before, self._within = self._within, (self._run, self._run.proxy_count)
+        try:
+            yield
+        finally:
+            self._within = before
+
+    def _is_made_within(self, value: Any) -> bool:
+        if self._within is None or type(value) is not LazyTensor or value._run is not self._within[0]:
+            return False
+        above = value._facts.root or Value(value._number)
+        return type(above) is Value and above.number >= self._within[1]
 
     def run_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function that PyTorch does not hand over, which may read anything."""
@@ -241,6 +262,9 @@ class Recorder(TorchFunctionMode):
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run, follower = self._run, self.follower
+        written = _flat((args[:1], kwargs.get("out"))) if self._within is not None and writes(func, kwargs) else []
+        if not all(map(self._is_made_within, written)):
+            raise WritesOutsideError
         tensors = _flat((args, tuple(kwargs.values())))
         for each in tensors:
             if type(each) is LazyTensor and each._run is not run:

@@ -5,50 +5,83 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._functorch.eager_transforms import _slice_argnums
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from disc.frontend.lazy.recorder import Recorder
+from disc.frontend.lazy.calls import writes
+from disc.frontend.lazy.recorder import Recorder, WritesOutsideError
+from disc.frontend.lazy.tensors import real
+
+Function = Callable[..., Any]
 
 
-class _NotByAutogradError(Exception):
-    pass
+class _Writes(TorchFunctionMode):
+    """Whether a function writes anything in place."""
+
+    found = False
+
+    def __torch_function__(self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.found = self.found or writes(func, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
-def grad_and_value(original: Callable[..., Any], active: Callable[[], Recorder | None]) -> Callable[..., Any]:
-    """In the place of PyTorch's own."""
+def grad_and_value(original: Function, active: Callable[[], Recorder | None]) -> Function:
+    """In the place of PyTorch's own. Code that is differentiated for the first time, and such as writes in place, is left to that: what a
+    transform refuses to have written, autograd takes."""
+    known = WeakKeyDictionary[CodeType, bool]()  # whether code writes nothing
 
     @functools.wraps(original)
-    def taken(func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        recorder = active()
-        if recorder is None or not recorder.records():
+    def taken(func: Function, argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder, code = active(), _code_of(func)
+        if recorder is None or code is None or not recorder.records():
             return original(func, argnums, has_aux, args, kwargs)
-        try:
-            return _recorded(recorder, func, argnums, has_aux, args, kwargs)
-        except Exception:
-            # An error of the function, which is raised then; or what autograd refuses and PyTorch's transform takes.
-            recorder.settle()
-            return original(func, argnums, has_aux, args, kwargs)
+        leaves = pytree.tree_leaves(_slice_argnums(args, argnums, as_tuple=False))
+        if known.get(code) and all(isinstance(each, torch.Tensor) and each.is_floating_point() for each in leaves):
+            try:
+                return _recorded(recorder, original, func, argnums, has_aux, args, kwargs)
+            except WritesOutsideError:  # another branch than before: it is taken anew
+                known[code] = False
+                recorder.settle()
+        seen = _Writes()
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with seen:
+                return func(*args, **kwargs)
+
+        found = original(watched, argnums, has_aux, args, kwargs)
+        known[code] = known.get(code, True) and not seen.found
+        return found
 
     return taken
 
 
+def _code_of(func: object) -> CodeType | None:
+    while isinstance(func, functools.partial):
+        func = func.func
+    func = type(func).forward if isinstance(func, torch.nn.Module) else func
+    return getattr(func, "__code__", None)
+
+
 def _recorded(
-    recorder: Recorder, func: Callable[..., Any], argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    recorder: Recorder, original: Function, func: Function, argnums: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     outer = torch.is_grad_enabled()
     with torch.enable_grad():
         leaves, spec = pytree.tree_flatten(_slice_argnums(args, argnums, as_tuple=False))
         variables = [_within(each, outer, recorder) for each in leaves]
-        output = func(*_replaced(args, argnums, pytree.tree_unflatten(variables, spec)), **kwargs)
-        if has_aux and not (isinstance(output, tuple) and len(output) == 2):
-            raise _NotByAutogradError
-        value, aux = output if has_aux else (output, None)
-        if not isinstance(value, torch.Tensor) or value.dim() != 0:
-            raise _NotByAutogradError
+        with recorder.writing_what_is_made_within():
+            output = func(*_replaced(args, argnums, pytree.tree_unflatten(variables, spec)), **kwargs)
+        value, aux = output if has_aux and isinstance(output, tuple) and len(output) == 2 else (output, None)
+        if not isinstance(value, torch.Tensor) or value.dim() != 0 or (has_aux and value is output):  # PyTorch says so in its words
+            given = real(output)
+            with torch.set_grad_enabled(outer):
+                return original(lambda *_, **__: given, argnums, has_aux, args, kwargs)
         gradients = _gradients(value, variables)
         freed = functools.partial(_outside, variables=variables, outer=outer, recorder=recorder)
         gradient = pytree.tree_unflatten([freed(each) for each in gradients], spec)
@@ -70,10 +103,8 @@ def _replaced(args: tuple[Any, ...], argnums: Any, given: Any) -> list[Any]:
     return found
 
 
-def _within(x: Any, outer: bool, recorder: Recorder) -> torch.Tensor:
+def _within(x: torch.Tensor, outer: bool, recorder: Recorder) -> torch.Tensor:
     """The argument as the function sees it. Gradients of the result go on into it where they would without the transform."""
-    if not isinstance(x, torch.Tensor):
-        raise _NotByAutogradError
     return x.view_as(x) if outer and x.requires_grad else recorder.called(_variable, x)
 
 

@@ -179,3 +179,89 @@ def test_errors_are_those_of_pytorch(function: Callable[[Tensor], Any], error: t
             with pytest.raises(error, match=message):
                 print(grad(function)(x))
             torch.testing.assert_close(x.sum(), inputs(3).sum() * 2)
+
+
+def test_an_error_is_raised_once() -> None:
+    """What failed is not tried again: it may have had effects."""
+    calls = [0]
+
+    def function(x: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise ValueError("the third time")
+        return (x * x).sum()
+
+    for number in range(6):
+        with disc.lazy():
+            x = inputs(3) * 2
+            if number == 2:
+                with pytest.raises(ValueError, match="the third time"):
+                    grad(function)(x)
+            else:
+                torch.testing.assert_close(real(grad(function)(x)), inputs(3) * 4)
+    assert calls[0] == 6
+
+
+def test_a_result_that_is_none_takes_one_call() -> None:
+    for _ in range(4):
+        torch.manual_seed(3)
+        with disc.lazy():
+            x = inputs(3) * 2
+            with pytest.raises(RuntimeError, match="to return a scalar Tensor"):
+                grad(lambda y: y * torch.rand(3, 4))(x)
+            found = torch.rand(2)
+        torch.manual_seed(3)
+        torch.rand(3, 4)
+        torch.testing.assert_close(real(found), torch.rand(2))
+
+
+WRITING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the argument": lambda y, kept: (y.mul_(2) * y).sum(),
+    "a view of it": lambda y, kept: (y[0].mul_(2) * y).sum(),
+    "a captured tensor": lambda y, kept: (kept.copy_(y) * y).sum(),
+    "by an element": lambda y, kept: kept.__setitem__(0, y[0]) or (kept * y).sum(),
+    "a captured tensor, with none": lambda y, kept: (kept.add_(1) * y).sum(),
+    "as out": lambda y, kept: (torch.sin(torch.ones(3, 4), out=kept) * y).sum(),
+    "an intermediate": lambda y, kept: ((y * 2).add_(1) * y * kept).sum(),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_what_is_written(name: str, with_gradients: bool) -> None:
+    """PyTorch's transform refuses some of it, and what it writes, it writes once."""
+
+    def step(kept: Tensor) -> list[Any]:
+        x = inputs(3).requires_grad_(with_gradients) * 3
+        try:
+            gradient = grad(lambda y: WRITING[name](y, kept))(x)
+        except RuntimeError as error:
+            return [str(error)[:60], facts(x), facts(kept)]
+        return ["", facts(gradient), facts(x), facts(kept)]
+
+    kept, expected = torch.ones(3, 4), torch.ones(3, 4)
+    for _ in range(5):
+        with disc.lazy():
+            found = step(kept)
+        wanted = step(expected)
+        assert found[0] == wanted[0]
+        torch.testing.assert_close(found[1:], wanted[1:])
+
+
+def test_a_branch_that_writes_is_taken_anew() -> None:
+    """What it writes is written once, as PyTorch's transform does it."""
+
+    def function(x: Tensor, scratch: list[Tensor], write: bool) -> Tensor:
+        if write:
+            scratch.append(torch.zeros(3, 4).add_(1))
+        return (torch.tanh(x) * len(scratch)).sum()
+
+    def step(scratch: list[Tensor], write: bool) -> list[Any]:
+        gradient = grad(lambda x: function(x, scratch, write))(inputs(3) * 2)
+        return [facts(gradient), len(scratch)]
+
+    ours, theirs = list[Tensor](), list[Tensor]()
+    for write in (False, False, False, False, True, False, True, True):
+        with disc.lazy():
+            found = step(ours, write)
+        torch.testing.assert_close(found, step(theirs, write))
