@@ -14,12 +14,15 @@ from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 ROUNDING = (torch_sympy.FloorToInt, torch_sympy.CeilToInt, torch_sympy.TruncToInt, torch_sympy.RoundToInt)
+FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
+MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
 COMPARISONS: dict[type[sympy.Basic], str] = {sympy.Eq: "eq", sympy.GreaterThan: "ge"}  # the others are negations of these
 _STEPS = (
     sympy.Add, sympy.Mul, torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, torch_sympy.OpaqueUnaryFn_sqrt,
     torch_sympy.Identity, torch_sympy.Min, torch_sympy.Max,
 )  # fmt: skip
 """What IEEE rounds to one result, so that every machine has what Python has."""
+_OF_INTEGERS = (*FLOOR_DIVISION, *MODULO, sympy.Min, sympy.Max)  # exact where all operands are
 
 _EXPRESSIONS: dict[str, sympy.Basic] = {}  # by name: which is one and the same in every process
 
@@ -32,6 +35,13 @@ def name_of(number: sympy.Basic) -> str | None:
     name = f"w{hashlib.sha256(sympy.srepr(number).encode()).hexdigest()[:12]}"
     _EXPRESSIONS[name] = number
     return name
+
+
+def is_whole(number: sympy.Basic) -> bool:
+    """Whether it is an integer. PyTorch's modulo says so of itself, whatever it is of, and sympy makes a floor of one of a float."""
+    if not getattr(number, "is_integer", False):
+        return False
+    return isinstance(number, ROUNDING) or all(is_whole(each) for each in number.args if isinstance(each, sympy.Expr))
 
 
 def expression_of(name: str) -> sympy.Basic | None:
@@ -53,6 +63,8 @@ def _is_exact(number: sympy.Basic) -> bool:
     if number.is_Number:
         return True
     if isinstance(number, sympy.Pow):  # sympy's form of x * x
-        return number.exp == 2 and _is_exact(number.base)
-    steps = (*_STEPS, *ROUNDING) if not number.is_integer else sympy.Basic
-    return isinstance(number, steps) and all(map(_is_exact, number.args))
+        whole = is_whole(number.base) and number.exp.is_Integer and number.exp > 0
+        return (bool(whole) or number.exp == 2) and _is_exact(number.base)
+    if isinstance(number, _OF_INTEGERS) and not is_whole(number):
+        return False
+    return isinstance(number, (*_STEPS, *ROUNDING, *_OF_INTEGERS)) and all(map(_is_exact, number.args))

@@ -40,6 +40,7 @@ from disc.frontend.decompose import fake_mode
 from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import with_tokens, without_tokens
+from disc.frontend.folded_numbers import divided_as_in_python
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
@@ -136,7 +137,7 @@ def backend(
 
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
-        with sdpa_kernel([SDPBackend.MATH]), eager_scales():
+        with sdpa_kernel([SDPBackend.MATH]), eager_scales(), divided_as_in_python():
             return with_autograd(settings)(module, list(example_inputs))
     except TorchDynamoException:
         raise

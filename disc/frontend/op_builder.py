@@ -65,7 +65,7 @@ LEAST = -(2**63) + 1  # of whole parts: what i64 does not hold becomes the numbe
 
 def is_integral(number: sympy.Expr) -> bool:
     """Whether it is computed in integers, or is a float's whole part that integers compute as exactly."""
-    if not number.is_integer:
+    if not computed_numbers.is_whole(number):
         return False
     if not number.has(torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, sympy.Float):
         return True

@@ -15,7 +15,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from torch_mlir import ir
 
-from disc.frontend.computed_numbers import ROUNDING, name_of
+from disc.frontend.computed_numbers import FLOOR_DIVISION, MODULO, ROUNDING, is_whole, name_of
 
 Size = int | sympy.Expr
 Shape = tuple[Size, ...]
@@ -23,8 +23,6 @@ Shape = tuple[Size, ...]
 # sympy node → the name in the grammar of expressions, and the arith op of the binary step.
 MINIMUM = (sympy.Min, torch_sympy.Min)
 MAXIMUM = (sympy.Max, torch_sympy.Max)
-FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
-MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
 EXACT = 1 << 10  # a factor k / d with k, d up to this gives the same integer in exact arithmetic as in f64, for sizes below 2**42
 
 
@@ -215,7 +213,7 @@ def _fraction(value: sympy.Expr) -> tuple[sympy.Expr, int]:
         return sympy.Integer(fraction.numerator), _short(fraction.denominator)
     if isinstance(value, torch_sympy.Identity):  # where no step is rounded, where they end is no matter
         return _fraction(_sympy(value.args[0]))
-    if isinstance(value, torch_sympy.ToFloat) or value.is_integer:
+    if isinstance(value, torch_sympy.ToFloat) or is_whole(value):
         return _sympy(value.args[0]) if isinstance(value, torch_sympy.ToFloat) else value, 1
     if isinstance(value, torch_sympy.IntTrueDiv | torch_sympy.FloatTrueDiv):
         dividend, by = _fraction(_sympy(value.args[0])), _fraction(_sympy(value.args[1]))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._sympy import functions as torch_sympy
 
 import disc
-from disc.errors import DiscError, ShapeConstraintError
+from disc.errors import DiscError, ShapeConstraintError, UnsupportedOpError
 from disc.frontend.computed_numbers import expression_of
 from disc.frontend.symbols import to_size, to_text
 from disc.shapes import parse_dim
@@ -197,6 +197,133 @@ def test_random_floats_of_sizes(seed: int) -> None:
         except ShapeConstraintError:
             assert size < 2  # where one of the numbers is negative
     assert taken >= len(SIZES) - 2
+
+
+DIVISORS = (0.1, 1.1, 0.3, 0.25, 1.5)
+# A size, the float of a size, a divisor → a number. A size that is a divisor is not 0, so that Python computes it for every size.
+DIVISIONS: dict[str, Callable[[int, float, float], float]] = {
+    "//": lambda n, a, d: a // d,
+    "%": lambda n, a, d: a % d,
+    "quotient of divmod": lambda n, a, d: divmod(a, d)[0],
+    "rest of divmod": lambda n, a, d: divmod(a, d)[1],
+    "of the size": lambda n, a, d: n // d + n % d + divmod(n, d)[0],
+    "by the size": lambda n, a, d: d // (n + 1) + d % (n + 1) + divmod(d, n + 1)[1],
+    "by a float": lambda n, a, d: d // (n * 1.0 + 1) + n // (n * 0.5 + 1) + 7 % (n * 1.0 + 1),
+    "of two floats": lambda n, a, d: a // (n * d + 1) + a % (n * d + 1),
+    "negative": lambda n, a, d: (1 - a) // d + (1 - a) % d + a // -d + a % -d,
+    "floor": lambda n, a, d: math.floor(a / d),
+    "is_integer": lambda n, a, d: 3 if (a / d).is_integer() else 4,
+    "of a quotient": lambda n, a, d: (n / 4) // d + (n / 3) % d,
+}  # fmt: skip
+USES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "data": lambda x, number: x * number,
+    "size": lambda x, number: x.new_zeros(abs(int(number * 100))) + x.sum(),
+    "branch": lambda x, number: x * 2 if number >= 1 else x * 3,
+    "equality": lambda x, number: x * 2 if number == 0 else x * 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_divisions_of_floats(name: str, seed: int) -> None:
+    """Python's, also at multiples of the divisor, where the quotient is rounded up to the next integer (1.0 // 0.1 == 9.0), or refused with
+    the line."""
+    random = np.random.default_rng(seed)
+    division, use = DIVISIONS[name], USES[list(USES)[seed]]
+    for divisor in DIVISORS:
+        factor = float(random.choice([1.0, 0.5, 0.3, divisor]))
+        _agrees_or_is_refused(lambda x, d=divisor, f=factor: use(x, division(x.shape[0], x.shape[0] * f, d)), (name, factor, divisor))
+
+
+def _agrees_or_is_refused(function: Callable[[Tensor], Tensor], what: object) -> None:
+    try:
+        executable = disc.compile(function, (torch.ones(20, dtype=torch.float64),))
+    except UnsupportedOpError as error:
+        assert all("test_fractions_of_sizes.py:" in each.location for each in error.ops), str(error)
+        return
+    for size in (2, 3, 4, 9, 10, 11, 12, 20, 22, 33, 100, 110):
+        x = torch.ones(size, dtype=torch.float64)
+        try:
+            found = cast("Tensor", executable(x))
+        except ShapeConstraintError:  # of the other branch
+            continue
+        torch.testing.assert_close(found, function(x), atol=0, rtol=0, msg=lambda text, size=size: f"{what} of {size}: {text}")
+
+
+EXACT_DIVISIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "//": lambda x: x.new_zeros(int((x.shape[0] * 0.5) // 0.25)) + x.sum(),
+    "of a size": lambda x: x.new_zeros(int(x.shape[0] // 1.5)) + x.shape[0] % 1.5,
+    "of a quotient": lambda x: x * ((x.shape[0] / 2) // 0.75),
+    "%": lambda x: x * ((x.shape[0] * 0.25) % 1.0) + (7.5 - x.shape[0]) % 1.25 + (7.5 - x.shape[0]) % -2,
+    "divmod": lambda x: x * divmod(x.shape[0], 2.5)[0] + divmod(100.5, x.shape[0] + 1)[1] + divmod(x.shape[0], 3)[1],
+    "a branch": lambda x: x * 2 if (x.shape[0] * 0.25) % 1.0 < 2 else x * 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT_DIVISIONS)
+def test_divisions_that_no_step_rounds(name: str) -> None:
+    function = EXACT_DIVISIONS[name]
+    _agrees(function, disc.compile(function, (torch.randn(20, 40),)), at_least=len(SIZES) - 2)
+
+
+@pytest.mark.parametrize("sign", ["//", "%"])
+def test_rounded_divisions_are_refused(sign: str) -> None:
+    def divide(x: Tensor) -> Tensor:
+        n = x.shape[0] * 1.0
+        return x * (n // 0.1 if sign == "//" else n % 0.1)
+
+    with pytest.raises(UnsupportedOpError, match=rf"{sign} of floats of sizes at test_fractions_of_sizes.py:\d+: "):
+        disc.compile(divide, (torch.ones(12),))
+
+
+@pytest.mark.filterwarnings("ignore:disc leaves a graph")
+@pytest.mark.parametrize("name", ["//", "%", "of the size", "by a float"])
+@pytest.mark.parametrize("use", ["data", "size"])
+def test_divisions_through_torch_compile(name: str, use: str) -> None:
+    for divisor in (0.1, 0.25):
+
+        def divide(x: Tensor, divisor: float = divisor) -> Tensor:
+            return USES[use](x, DIVISIONS[name](x.shape[0], x.shape[0] * 1.0, divisor))
+
+        torch.compiler.reset()
+        compiled = torch.compile(divide, backend="disc", dynamic=True)
+        for size in (10, 11, 12):
+            x = torch.ones(size, dtype=torch.float64)
+            torch.testing.assert_close(compiled(x), divide(x), atol=0, rtol=0)
+
+
+class _Rest(torch.nn.Module):
+    def __init__(self, use: str) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.use == "is_integer":
+            return x * 2 if (x.shape[0] * 0.1).is_integer() else x * 3
+        return USES[self.use](x, (x.shape[0] * 0.25) % 1.5)
+
+
+@pytest.mark.parametrize("use", [*USES, "is_integer"])
+def test_rests_of_floats_in_exported_programs(use: str) -> None:
+    """PyTorch's own trace, which says that the rest is an integer."""
+    model = _Rest(use)
+    program = torch.export.export(
+        model,
+        (torch.ones(13),),
+        dynamic_shapes={"x": {0: torch.export.Dim("n", min=2, max=4000)}},
+        prefer_deferred_runtime_asserts_over_guards=True,
+    )
+    try:
+        executable = disc.compile(program)
+    except UnsupportedOpError:
+        return
+    for size in (13, 14, 19):
+        x = torch.ones(size)
+        try:
+            found = cast("Tensor", executable(x))
+        except ShapeConstraintError:
+            continue
+        torch.testing.assert_close(found, model(x))
 
 
 def test_branches_on_floats_are_checked() -> None:
