@@ -8,6 +8,7 @@ derivative too, is traced by itself, behind dispatch, where its derivative is op
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,9 +21,14 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, _ma
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.frontend.batched.tracing import without_dropout
+from disc.frontend.decompositions import is_random
+from disc.frontend.locations import frame_text, user_line
 from disc.frontend.replaced import replaced
 
 aten = torch.ops.aten
+DRAWS = "its function draws random numbers ({op}), and is computed again for each call of what vjp returns, with other ones"
 Function = Callable[..., object]
 _DERIVATIVES = ("grad_impl", "grad_and_value_impl", "_jvp_with_argnums", "_vjp_with_argnums")
 _BATCHES = ("vmap_impl", "_chunked_vmap")
@@ -79,15 +85,22 @@ class Derivatives:
                 return found
 
             def pull(*cotangents: object, **_: object) -> object:
-                return self._inlined(lambda given, further: _call(all_of(given)[1], further), primals, cotangents)
+                return self._inlined(lambda given, further: _call(all_of(given)[1], further), primals, cotangents, repeated=True)
 
-            value, *further = _sequence(self._inlined(lambda given: [each for each in all_of(given) if not callable(each)], primals))
+            kept = self._inlined(lambda given: [each for each in all_of(given) if not callable(each)], primals, repeated=True)
+            value, *further = _sequence(kept)
             return (value, pull, *further)
 
         return transform
 
-    def _inlined(self, function: Function, *arguments: object) -> object:
-        """What `function` returns, by the ops that it comes to, on these arguments."""
+    def _inlined(self, function: Function, *arguments: object, repeated: bool = False) -> object:
+        """What `function` returns, by the ops that it comes to, on these arguments.
+
+        repeated: some of the ops are computed elsewhere too, and must come to the same there. Writes do not come here: PyTorch refuses
+        those of tensors that a function with a derivative captures.
+
+        Raises: UnsupportedOpError.
+        """
         if self._depth or not _is_traced(arguments):
             return function(*arguments)
         leaves, structure = pytree.tree_flatten(arguments)
@@ -109,6 +122,8 @@ class Derivatives:
         untold = _make_temp_remove_mode_context_manager(PreDispatchTorchFunctionMode)
         with untold(), _disable_current_modes(), mode, enable_python_dispatcher():
             module = make_fx(flat)(*tensors)
+        if repeated:
+            _check_draws(module)
         module.graph.eliminate_dead_code()  # among it how PyTorch's tangents find shapes, on another device
         for node in module.graph.find_nodes(op="call_function", target=aten._to_copy.default):
             if isinstance(node.args[0], int | float):  # a number that the trace had as a tensor
@@ -116,6 +131,16 @@ class Derivatives:
         module.recompile()
         results = iter(fx.Interpreter(module).run(*tensors))
         return pytree.tree_map(lambda leaf: next(results) if isinstance(leaf, Tensor) else leaf, returned[0])
+
+
+def _check_draws(module: fx.GraphModule) -> None:
+    """Raises: UnsupportedOpError, if an op of the graph, or of one within it, draws random numbers: another trace has others."""
+    nodes = [node for graph in module.modules() if isinstance(graph, fx.GraphModule) for node in graph.graph.nodes]
+    drawn = [node for node in nodes if is_random(node.target) and not without_dropout(node.target, node.args, node.kwargs)]
+    if drawn:
+        place = user_line("".join(traceback.format_stack()))
+        line = frame_text(*place) if place else "unknown line"
+        raise UnsupportedOpError([UnsupportedOp("torch.func.vjp", DRAWS.format(op=drawn[0].target), line)])
 
 
 def _gradient(func: Function, argnums: int | tuple[int, ...]) -> Function:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -102,3 +103,60 @@ def test_what_pytorch_cannot_differentiate_with_symbols_is_refused_by_line() -> 
 def test_errors_of_the_function_are_its_own() -> None:
     with pytest.raises(DiscError, match="to return a scalar Tensor"):
         disc.compile(lambda x: grad(torch.sin)(x), (torch.randn(3, 4),))
+
+
+def _pulls(function: Callable[[Tensor], Tensor], pulls: int = 1) -> Callable[[Tensor], object]:
+    def derivatives(x: Tensor) -> object:
+        value, pull = vjp(function, x)[:2]
+        return value, [pull(torch.ones_like(value) * scale) for scale in range(pulls)]
+
+    return derivatives
+
+
+DRAWS: dict[str, Callable[[Tensor], object]] = {
+    "rand_like": _pulls(lambda y: y * torch.rand_like(y)),
+    "bernoulli": _pulls(lambda y: y * torch.bernoulli(torch.full_like(y, 0.5))),
+    "dropout": _pulls(lambda y: F.dropout(y, 0.5)),
+    "dropout of attention": _pulls(lambda y: F.scaled_dot_product_attention(LINEAR(y)[None], y[None], y[None], dropout_p=0.5)),
+    "two pulls": _pulls(lambda y: y * torch.rand_like(y), 2),
+    "a pull alone": lambda x: vjp(lambda y: y * torch.rand_like(y), x)[1](x),
+    "a branch": _pulls(lambda y: torch.cond(y.sum() > 0, lambda z: z * torch.rand_like(z), lambda z: z * 2, (y,))),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_that_would_be_drawn_twice_are_refused_by_line(name: str) -> None:
+    with pytest.raises(
+        UnsupportedOpError,
+        match=r"^1 op .*\n  - (torch.func.vjp|torch.func.grad, vjp, jvp or jacrev|control flow on values .*) at test_derivatives.py:\d+: ",
+    ):
+        disc.compile(DRAWS[name], (torch.randn(3, 4),))
+
+
+def test_draws_of_one_trace_and_dropout_of_nothing_compile() -> None:
+    x = torch.randn(5, 4)
+    value, (slope,) = _run(lambda x: (lambda g, v: (v, (g,)))(*grad_and_value(lambda y: (y * torch.rand_like(y)).sum())(x)), x)
+    torch.testing.assert_close((slope * x).sum(), value)
+    for chance, training in ((0.0, True), (0.5, False)):
+        function = _pulls(lambda y, chance=chance, training=training: F.dropout(y * 3, chance, training))
+        torch.testing.assert_close(_run(function, x), function(x))
+
+
+def _run(function: Callable[[Tensor], object], x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    found = disc.compile(function, (torch.randn(3, 4),))(x)
+    assert isinstance(found, tuple)
+    return found
+
+
+def test_writes_of_captured_tensors_are_refused_as_in_eager() -> None:
+    def counted(x: Tensor) -> object:
+        count = x.sum(0)
+
+        def function(y: Tensor) -> Tensor:
+            count.add_(1)
+            return y * 2
+
+        return _pulls(function)(x), count
+
+    with pytest.raises(DiscError, match="would mutate a captured Tensor"):
+        disc.compile(counted, (torch.randn(3, 4),))

@@ -61,7 +61,7 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         del types
-        if torch.Tag.nondeterministic_seeded in func.tags and not _without_dropout(func, args, kwargs or {}):
+        if torch.Tag.nondeterministic_seeded in func.tags and not without_dropout(func, args, kwargs or {}):
             raise NotRegular(f"{func} draws random numbers", effects=True)
         self.indexed |= _indexed(func, args) - self.weights.keys()
         args, kwargs = pytree.tree_map(self._without_data, (args, kwargs or {}))
@@ -91,7 +91,7 @@ def _indexed(func: Any, args: Sequence[Any]) -> set[int]:
     return {id(args[0])} if reads_rows else set()
 
 
-def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it is an attention that would draw random numbers for dropout alone, and has none."""
     names = [each.name for each in func._schema.arguments]
     if "dropout_p" not in names:
