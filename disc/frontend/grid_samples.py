@@ -19,12 +19,12 @@ def _reflected(place: Tensor, low: float, span: float) -> Tensor:
     """At the borders low and low + span, as often as it takes."""
     distance = (place - low).abs()
     turns = (distance / span).floor()
-    rest = distance - turns * span
+    rest = torch.fmod(distance, span)
     return torch.where(turns % 2 == 0, rest + low, span - rest + low)
 
 
 def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
-    """Of coordinates from -1 to 1, in elements."""
+    """Of coordinates from -1 to 1, in elements. NaN, also an infinite coordinate reflected, is the last one, as in eager."""
     place = (grid + 1) / 2 * (size - 1) if align_corners else ((grid + 1) * size - 1) / 2
     if padding == REFLECTION:
         if align_corners:
@@ -32,11 +32,10 @@ def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tenso
             place = torch.where(torch.full_like(place, size) > 1, _reflected(place, 0.0, torch.sym_max(size - 1, 1)), single)
         else:
             place = _reflected(place, -0.5, size)
-    return (
-        place
-        if padding == ZEROS
-        else torch.where(place.isnan(), 0.0, place).clamp(torch.zeros_like(place), torch.full_like(place, size - 1))
-    )
+    if padding == ZEROS:
+        return place
+    last = torch.full_like(place, size - 1)
+    return torch.where(place.isnan(), last, place).clamp(torch.zeros_like(place), last)
 
 
 def grid_sampler_3d(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
@@ -47,15 +46,15 @@ def grid_sampler_3d(input: Tensor, grid: Tensor, interpolation_mode: int, paddin
     rows = torch.arange(batch).reshape(batch, 1, 1, 1, 1)
     columns = torch.arange(channels).reshape(1, channels, 1, 1, 1)
 
-    def taken(corner: list[Tensor]) -> Tensor:
-        """Of elements [n, 1, ...]; those beyond the volume are 0."""
+    def taken(corner: list[Tensor], weight: Tensor | float = 1.0) -> Tensor:
+        """Of elements [n, 1, ...], times their weight; those beyond the volume are 0, also where the weight is no number."""
         inside = torch.ones_like(corner[0], dtype=torch.bool)
         indices: list[Tensor] = []
         for each, size in zip(corner, sizes, strict=True):
             here = (each >= 0) & (each < size)
             inside = inside & here
             indices.append(torch.where(here, each, 0.0).to(torch.int64).unsqueeze(1))
-        return torch.where(inside.unsqueeze(1), input[rows, columns, indices[0], indices[1], indices[2]], 0.0)
+        return torch.where(inside.unsqueeze(1), input[rows, columns, indices[0], indices[1], indices[2]] * weight, 0.0)
 
     if interpolation_mode == NEAREST:
         return taken([each.round() for each in places])
@@ -66,7 +65,7 @@ def grid_sampler_3d(input: Tensor, grid: Tensor, interpolation_mode: int, paddin
         weight = torch.ones_like(first[0])
         for place, low, step in zip(places, first, corner, strict=True):
             weight = weight * (place - low if step else low + 1 - place)
-        part = taken(at) * weight.unsqueeze(1)
+        part = taken(at, weight.unsqueeze(1))
         total = part if total is None else total + part
     assert total is not None
     return total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -44,3 +46,19 @@ def test_volumes_as_in_eager(mode: str, padding: str) -> None:
             found = exe(x, grid)
             assert isinstance(found, Tensor)
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_volumes_where_coordinates_are_no_places(mode: str, padding: str) -> None:
+    """Every combination of infinities, NaN, what overflows in elements or in a product of weights, and places in the volume and on borders."""
+    values = [float("inf"), -float("inf"), float("nan"), 1e38, -1e38, 3e38, 0.3, -1.0, 1.0]
+    grid = torch.tensor(list(itertools.product(values, repeat=3))).reshape(1, 9, 9, 9, 3)
+    x = torch.randn(1, 2, 4, 5, 6, generator=torch.Generator().manual_seed(0))
+    for align_corners in (True, False):
+        model = Sampled(mode, padding, align_corners)
+        exe = disc.compile(model, (torch.randn(2, 3, 4, 5, 6), torch.randn(2, 3, 4, 5, 3)), options=disc.Options(cache=False))
+        found = exe(x, grid)
+        assert isinstance(found, Tensor)
+        torch.testing.assert_close(found, model(x, grid), rtol=1e-5, atol=1e-5, equal_nan=True)
