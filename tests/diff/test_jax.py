@@ -402,3 +402,7 @@ def test_what_is_refused() -> None:
         disc.compile(export.export(jax.jit(jnp.sin), platforms=["cpu"])(struct), (np.ones(4),))
     with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_cgees_ffi' with complex numbers"):
         disc.compile(export.export(jax.jit(jax.scipy.linalg.sqrtm), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), jnp.complex64)))
+    with jax.enable_x64(True):
+        running = exported(lambda z: jnp.cumprod(z, 0), (("b", 3), jnp.complex128))
+    with pytest.raises(UnsupportedOpError, match="a dynamic window of products of complex128"):
+        disc.compile(running)

@@ -120,7 +120,8 @@ def exponential_minus_one(e: Emitter, x: Parts) -> Parts:
 
 
 def log_plus_one(e: Emitter, x: Parts) -> Parts:
-    """|1 + z|² - 1 = a (2 + a) + b²: nothing cancels near 0."""
+    """|1 + z|² - 1 = a (2 + a) + b², of which no digit is lost to the 1. The two terms cancel where a is about -b² / 2:
+    there the real part, close to 0, is exact relative to b² alone."""
     above = Parts(e.number("add", x.re, 1), x.im)
     squares = e.binary("multiply", x.re, e.number("add", x.re, 2)), e.binary("multiply", x.im, x.im)
     small = e.number("multiply", e.unary("log_plus_one", e.binary("add", *squares)), 0.5)

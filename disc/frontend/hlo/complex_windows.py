@@ -15,7 +15,8 @@ from disc.ir.reducers import is_identity
 
 
 def dynamic_window(e: Emitter, op: ir.Operation, given: Sequence[ir.Value | Parts]) -> Sequence[Parts]:
-    """A product is that of the magnitudes, and the sum of the angles, in f64, in which their errors add up to none of f32."""
+    """A product is that of the magnitudes, and the sum of the angles, in f64, in which their errors add up to none of f32 (but
+    to some of f64)."""
     x, start, *numbers = given
     sizes = [each for each in numbers if isinstance(each, ir.Value)]
     if not isinstance(x, Parts) or len(op.results) != 1:
@@ -32,6 +33,8 @@ def dynamic_window(e: Emitter, op: ir.Operation, given: Sequence[ir.Value | Part
 
     if kind == "add":
         return [Parts(over(x.re, "add"), over(x.im, "add"))]
+    if isinstance(element_of(x.re), ir.F64Type):
+        raise FormError("a dynamic window of products of complex128")
     wide = Parts(*(e.convert(part, ir.F64Type.get()) for part in (x.re, x.im)))
     found = arithmetic.polar(e, over(arithmetic.magnitude(e, wide), "multiply"), over(arithmetic.angle(e, wide), "add"))
     return [Parts(*(e.convert(part, element_of(x.re)) for part in (found.re, found.im)))]
