@@ -120,9 +120,19 @@ def test_a_pool_and_a_convolution_of_odd_length() -> None:
     assert taken and all(n % 2 == 0 for n in taken) and {8, 10, 12, 14} <= set(taken)
 
 
-def test_a_branch_that_no_integer_decides_is_refused() -> None:
-    with pytest.raises(UnsupportedOpError, match=rf"the condition 0.7.* at .*{HERE}:\d+: 0.7 is no fraction"):
-        disc.compile(One(lambda x: x * 2 if x.shape[1] * 0.7 > 3.5 else x + 1), (torch.randn(3, 12),))
+def test_a_branch_that_no_integer_decides_is_checked() -> None:
+    """5 columns by 0.7 are no more than 3.5, in f64."""
+    model = One(lambda x: x * 2 if x.shape[1] * 0.7 > 3.5 else x + 1)
+    exe = disc.compile(model, (torch.randn(3, 12),))
+    for columns in range(20):
+        assert is_right(exe, model, torch.randn(3, columns)) is (columns > 5), columns
+    with pytest.raises(ShapeConstraintError, match=rf"the truth .* of 3\.5 >= 0\.7\*.*dim 1 of input 'x'.*\(decided at {HERE}:\d+\)"):
+        exe(torch.randn(3, 5))
+
+
+def test_a_branch_that_cannot_be_checked_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match=rf"the condition .* at .*{HERE}:\d+: .* has no integer form"):
+        disc.compile(One(lambda x: x * 2 if x.shape[1] ** 1.3 > 5 else x + 1), (torch.randn(3, 12),))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +273,7 @@ def test_an_assertion_on_data_is_checked_in_every_call(tmp_path: Path) -> None:
     compiled = disc.compile(One(function), (torch.tensor([[1, 0, 3, 0]]),), options=disc.Options(cache=False))
     x = torch.tensor([[1, 2, 0, 0, 3], [0, 0, 0, 1, 0]])
     assert torch.equal(compiled(x), function(x))
-    with pytest.raises(ShapeConstraintError, match="must be at most 3: got 4"):
+    with pytest.raises(ShapeConstraintError, match=r"at \S*asserting\.py:3 must be at most 3: got 4"):
         compiled(torch.ones(1, 4, dtype=torch.int64))
 
 

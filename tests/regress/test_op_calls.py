@@ -139,18 +139,21 @@ def test_exp2_is_right_to_4_ulp_everywhere(dtype: torch.dtype, span: int, places
     assert torch.equal(found.isnan(), wanted.isnan())
 
 
-def test_an_assertion_on_values_within_control_flow_is_named() -> None:
-    """It was dropped without a word."""
+def test_an_assertion_on_values_within_control_flow_is_checked() -> None:
+    """It was dropped without a word. Where the other branch runs, it is not checked."""
 
     def asserting(x: torch.Tensor) -> torch.Tensor:
-        torch._assert_async((x > 0).all(), "positive")
+        torch._assert_async((x > 0).all(), "positive")  # pyright: ignore[reportPrivateImportUsage]
         return x + 1
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 3, asserting, lambda x: x - 1, (x,))
 
-    with pytest.warns(disc.errors.DiscWarning, match=r"the assertion at .*test_op_calls.py:\d+ looks at values"):
-        compiled(function, torch.ones(3, 4))
+    executable = compiled(function, torch.ones(3, 4))
+    for x in (torch.ones(2, 4), -torch.ones(3, 5)):
+        torch.testing.assert_close(executable(x), function(x))
+    with pytest.raises(ShapeConstraintError, match=r"the assertion 'positive' does not hold.*test_op_calls.py:\d+"):
+        executable(torch.tensor([[9.0, -1.0]]))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def report(requirement: Requirement, describe: Describe) -> Report:
     if requirement.message:
         return _own_message(requirement, describe)
     words = ", or ".join(" and ".join(_words(each, describe) for each in conjunction) for conjunction in requirement.condition.alternatives)
-    text = f"{words} ({requirement.why})" if requirement.why else words
+    text = f"{words} ({requirement.why})" if requirement.why and not _names_place(words, requirement.why) else words
     first = requirement.condition.comparisons()[0]
     subject = _subject(first)
     names = requirement.condition.symbols()
@@ -38,6 +38,12 @@ def report(requirement: Requirement, describe: Describe) -> Report:
     if len(names) == 2:
         return Report(f"{text}: {names[0]} is {{actual}}, {names[1]} is {{expected}}", Dim.symbol(names[0]), Dim.symbol(names[1]))
     return Report(f"{text}: got {{actual}} and {{expected}}", first.left, first.right)
+
+
+def _names_place(words: str, why: str) -> bool:
+    """Whether the words name the line of the decision: `assert x.max().item() <= 3` gives a number and decides in one line."""
+    place = why.removeprefix("decided at ")
+    return place != why and f" at {place} " in words
 
 
 def _own_message(requirement: Requirement, describe: Describe) -> Report:
