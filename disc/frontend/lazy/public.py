@@ -14,7 +14,7 @@ from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.taken_over import take_over
+from disc.frontend.lazy.taken_over import give_back, take_over
 from disc.ral._ral import set_following
 
 
@@ -79,7 +79,9 @@ class Lazy:
             settings = checked_settings(options)
             settings = dataclasses.replace(settings, targets=settings.targets or ("native",))
             recorder = _thread.recorders[key] = Recorder(settings, _thread.statistics)
-        take_over(lambda: _thread.active)
+        with _recording:
+            _threads[threading.get_ident()] = recorder
+            take_over(lambda: _thread.active)
         if not recorder.follower.stopped:
             recorder.__enter__()
             recorder.entered = True
@@ -96,7 +98,13 @@ class Lazy:
                 recorder.__exit__(None, None, None)
                 recorder.entered = False
             recorder.follower.active = False
-            recorder.settle()
+            try:
+                recorder.settle()
+            finally:
+                with _recording:
+                    _threads.pop(threading.get_ident(), None)
+                    if not _threads:
+                        give_back()
 
     def flush(self) -> None:
         """Computes what has been recorded in this thread."""
@@ -111,4 +119,6 @@ class Lazy:
 
 
 _thread = _Thread()
+_recording = threading.Lock()
+_threads: dict[int, Recorder] = {}  # that record, by their numbers
 lazy = Lazy()

@@ -39,6 +39,7 @@ _ours: set[Callable[..., Any]] = set()
 
 def take_over(active: Active) -> None:
     """To be called whenever recording is enabled: there may be new optimizers."""
+    _take_again()
     pending = list(torch.optim.Optimizer.__subclasses__())
     while pending:
         kind = pending.pop()
@@ -66,6 +67,24 @@ def take_over(active: Active) -> None:
             function = getattr(module, name)
             if not _is_ours(function):
                 setattr(module, name, _noted(wrapped(function)))
+
+
+_TRANSFORMS = (torch._functorch.vmap, torch._functorch.eager_transforms)
+_given_back: dict[tuple[Any, str], Callable[..., Any]] = {}
+
+
+def give_back() -> None:
+    """The functions of PyTorch's transforms are its own again, which Dynamo traces: to be called when no thread records any more."""
+    for module in _TRANSFORMS:
+        for name, function in list(vars(module).items()):
+            if callable(function) and function.__hash__ is not None and function in _ours:
+                _given_back[module, name] = function
+                setattr(module, name, function.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _take_again() -> None:
+    for (module, name), function in _given_back.items():
+        setattr(module, name, function)
 
 
 def _replace_handler() -> None:
