@@ -11,9 +11,10 @@ import sympy
 from torch.utils._sympy import functions as torch_sympy
 
 from disc.frontend.computed_numbers import name_of
-from disc.frontend.symbols import EXACT, SymbolError, is_power_of_two, to_text
+from disc.frontend.symbols import EXACT, SymbolError, to_text
 from disc.ir.python_source import parse_expression
 from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, all_of, any_of, ceildiv, dim_max, dim_min, parse_dim
+from disc.shapes.algebra import is_power_of_two
 from disc.shapes.conditions import NEGATED
 
 _SIGNS: tuple[tuple[type[sympy.Basic], str], ...] = (

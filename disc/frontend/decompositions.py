@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -439,6 +439,17 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
 def is_random(op: object) -> bool:
     """Whether it is an op of PyTorch that draws random numbers."""
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def draws(op: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call draws random numbers: an attention that would for dropout alone, and has none, does not."""
+    if not isinstance(op, torch._ops.OpOverload) or not is_random(op):
+        return False
+    names = [each.name for each in op._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)) != 0.0
 
 
 def _of_dynamo() -> dict[torch._ops.OperatorBase, Decomposition]:

@@ -8,7 +8,6 @@ derivative too, is traced by itself, behind dispatch, where its derivative is op
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,9 +21,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.batched.tracing import without_dropout
-from disc.frontend.decompositions import is_random
-from disc.frontend.locations import frame_text, user_line
+from disc.frontend.decompositions import draws
+from disc.frontend.locations import running_line
 from disc.frontend.replaced import replaced
 
 aten = torch.ops.aten
@@ -136,11 +134,9 @@ class Derivatives:
 def _check_draws(module: fx.GraphModule) -> None:
     """Raises: UnsupportedOpError, if an op of the graph, or of one within it, draws random numbers: another trace has others."""
     nodes = [node for graph in module.modules() if isinstance(graph, fx.GraphModule) for node in graph.graph.nodes]
-    drawn = [node for node in nodes if is_random(node.target) and not without_dropout(node.target, node.args, node.kwargs)]
+    drawn = [node for node in nodes if draws(node.target, node.args, node.kwargs)]
     if drawn:
-        place = user_line("".join(traceback.format_stack()))
-        line = frame_text(*place) if place else "unknown line"
-        raise UnsupportedOpError([UnsupportedOp("torch.func.vjp", DRAWS.format(op=drawn[0].target), line)])
+        raise UnsupportedOpError([UnsupportedOp("torch.func.vjp", DRAWS.format(op=drawn[0].target), running_line())])
 
 
 def _gradient(func: Function, argnums: int | tuple[int, ...]) -> Function:

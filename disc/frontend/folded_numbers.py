@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
@@ -30,7 +29,7 @@ from torch.utils._sympy.functions import FloatTrueDiv, Identity, IntTrueDiv, ToF
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.computed_numbers import is_whole
-from disc.frontend.locations import OURS, TORCH, frame_text, user_line
+from disc.frontend.locations import running_line, user_line
 
 ROUNDERS = {math.trunc, math.floor, math.ceil, round, torch.sym_int}
 _ARITHMETIC: dict[object, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
@@ -137,12 +136,7 @@ def _is_integer(number: torch.SymFloat) -> object:
 def _user_line() -> str:
     """Of the node of a graph that is traced again, or of the code that runs."""
     traced = user_line(traceback.get_current_meta().get("stack_trace"))
-    if traced is not None:
-        return f"{traced[0]}:{traced[1]}"
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, "<")):
-        frame = frame.f_back
-    return frame_text(frame.f_code.co_filename, frame.f_lineno)
+    return f"{traced[0]}:{traced[1]}" if traced is not None else running_line()
 
 
 def folded_reason(node: fx.Node) -> str | None:

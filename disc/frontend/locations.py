@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 
 import torch
 from torch import fx
@@ -55,3 +56,11 @@ def line_text(node: fx.Node) -> str:
 def frame_text(path: str, line: int) -> str:
     """ "file.py:12" of a frame, its file by `source_name`."""
     return f"{source_name(path)}:{line}"
+
+
+def running_line() -> str:
+    """ "file.py:12" of the user's code that runs."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, "<")):
+        frame = frame.f_back
+    return frame_text(frame.f_code.co_filename, frame.f_lineno)

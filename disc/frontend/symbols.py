@@ -16,6 +16,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from torch_mlir import ir
 
 from disc.frontend.computed_numbers import FLOOR_DIVISION, MODULO, ROUNDING, is_whole, name_of
+from disc.shapes.algebra import is_power_of_two
 
 Size = int | sympy.Expr
 Shape = tuple[Size, ...]
@@ -244,10 +245,6 @@ def _short(number: int) -> int:
     if abs(number) > EXACT:
         raise _Rounded
     return number
-
-
-def is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
 
 
 class IndexArithmetic:

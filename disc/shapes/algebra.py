@@ -344,6 +344,10 @@ SHALLOW = 8
 """Expressions that nest no deeper are looked at by plain recursion."""
 
 
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
 def inner_first(dim: Dim, is_done: Callable[[Dim], bool]) -> Iterator[Dim]:
     """The expressions inside a `dim` that nests deep, each after those inside itself, without those that `is_done` says yes to.
 

@@ -44,7 +44,7 @@ def measure_products(
     """Measures the sizes that the store does not hold yet, for all kinds of products, and yields each record when it is kept: kind, m, n,
     k, and times, microseconds of each schedule that runs at that size. most: schedules of a family, for tests. Raises OutputError."""
     make_ready(store)
-    known = {(each["kind"], each["m"], each["n"], each["k"]) for each in read_products(store)}
+    known = _known(store)
     for kind, family in FAMILIES[device.gpu.architecture].items():
         left = [size for size in sizes if (kind, *size) not in known]
         if not left:
@@ -70,8 +70,12 @@ def read_products(store: Path) -> list[dict[str, Any]]:
 
 def missing_products(store: Path, architecture: int, sizes: Sequence[Size]) -> int:
     """How many sizes are not measured yet."""
-    known = {(each["kind"], each["m"], each["n"], each["k"]) for each in read_products(store)}
-    return len({(kind, *size) for kind in FAMILIES[architecture] for size in sizes} - known)
+    return len({(kind, *size) for kind in FAMILIES[architecture] for size in sizes} - _known(store))
+
+
+def _known(store: Path) -> set[tuple[str, int, int, int]]:
+    """The kinds and sizes that it holds."""
+    return {(each["kind"], each["m"], each["n"], each["k"]) for each in read_products(store)}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS
+from disc.frontend.decompositions import draws
 from disc.frontend.export_errors import quiet
 
 STREAM = 4e4  # bytes of weights that a launch reads in a microsecond
@@ -61,7 +62,7 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         del types
-        if torch.Tag.nondeterministic_seeded in func.tags and not without_dropout(func, args, kwargs or {}):
+        if draws(func, args, kwargs or {}):
             raise NotRegular(f"{func} draws random numbers", effects=True)
         self.indexed |= _indexed(func, args) - self.weights.keys()
         args, kwargs = pytree.tree_map(self._without_data, (args, kwargs or {}))
@@ -89,15 +90,6 @@ def _indexed(func: Any, args: Sequence[Any]) -> set[int]:
     """The identity of the tensor of which an op reads some rows."""
     reads_rows = func in (torch.ops.aten.index.Tensor, torch.ops.aten.embedding.default, torch.ops.aten.select.int)
     return {id(args[0])} if reads_rows else set()
-
-
-def without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it is an attention that would draw random numbers for dropout alone, and has none."""
-    names = [each.name for each in func._schema.arguments]
-    if "dropout_p" not in names:
-        return False
-    place = names.index("dropout_p")
-    return (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)) == 0.0
 
 
 def _memory(tensor: torch.Tensor) -> int:

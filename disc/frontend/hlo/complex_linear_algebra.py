@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from disc.frontend.hlo.complex_arithmetic import Parts, joined, parted
 from disc.frontend.hlo.emit import Emitter, FormError, signless
-from disc.frontend.hlo.linear_algebra import Result, is_square, least_of, no_faults, options_of, sized, sizes_of
+from disc.frontend.hlo.linear_algebra import Result, is_square, least_of, no_faults, options_of, sized, sizes_of, vectors_of
 from disc.ir.ops import element_of, rank_of
 
 Value = ir.Value | Parts
@@ -136,13 +136,10 @@ def heevd(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Valu
 
 def gesdd(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     """(what was there, singular values, U, V^H, 0)."""
-    x, mode = _complex(given[0]), options_of(op)["mode"]
-    if mode not in ("A", "S", "N"):
-        raise FormError(f"a singular value decomposition of mode {mode!r}")
+    x = _complex(given[0])
     batch, rows, columns = _matrices(e, x)
     least = least_of(e, rows, columns)
-    full = mode == "A" or (mode == "N" and is_square(op.results[2]) and is_square(op.results[3]))  # what N makes of them is not read
-    left, right = (rows, columns) if full else (least, least)
+    left, right = vectors_of(op, (rows, columns), least)
     results = [_pairs([*batch, rows, left], x), ([*batch, least], element_of(x.re)), _pairs([*batch, right, columns], x)]
     found = sized(e, "disc.dynamic_complex_svd", [joined(e, x)], results)
     return [x, found[1], parted(e, found[0]), parted(e, found[2]), no_faults(e, batch, op.results[4])]

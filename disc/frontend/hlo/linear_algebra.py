@@ -160,15 +160,23 @@ def is_square(x: ir.Value) -> bool:
     return kind_of(x).shape[-1] == kind_of(x).shape[-2]
 
 
-def gesdd(op: ir.Operation) -> Values:
-    """(what was there, singular values, U, V^T, 0)."""
-    e, x, mode = Emitter(op), op.operands[0], options_of(op)["mode"]
+def vectors_of(
+    op: ir.Operation, sides: tuple[ir.Value | int, ir.Value | int], least: ir.Value | int
+) -> tuple[ir.Value | int, ir.Value | int]:
+    """How many singular vectors there are on the left and on the right. sides: rows and columns. Raises: FormError."""
+    mode = options_of(op)["mode"]
     if mode not in ("A", "S", "N"):
         raise FormError(f"a singular value decomposition of mode {mode!r}")
+    full = mode == "A" or (mode == "N" and is_square(op.results[2]) and is_square(op.results[3]))  # what N makes of them is not read
+    return sides if full else (least, least)
+
+
+def gesdd(op: ir.Operation) -> Values:
+    """(what was there, singular values, U, V^T, 0)."""
+    e, x = Emitter(op), op.operands[0]
     batch, rows, columns = _matrices(e, x)
     least = least_of(e, rows, columns)
-    full = mode == "A" or (mode == "N" and is_square(op.results[2]) and is_square(op.results[3]))  # what N makes of them is not read
-    left, right = (rows, columns) if full else (least, least)
+    left, right = vectors_of(op, (rows, columns), least)
     shapes = ([*batch, rows, left], [*batch, least], [*batch, right, columns])
     found = sized(e, "disc.dynamic_svd", [x], [(shape, element_of(x)) for shape in shapes])
     return [x, found[1], found[0], found[2], no_faults(e, batch, op.results[4])]

@@ -34,7 +34,10 @@ WATCHING = (
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
     *((module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")),
 )  # fmt: skip
+GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
+_TRANSFORMS = tuple(place for place in (*NATIVE, *WATCHING, GRADIENT) if place[0].__name__.startswith("torch._functorch."))
 _ours: set[Callable[..., Any]] = set()
+_given_back: dict[tuple[Any, str], Callable[..., Any]] = {}
 
 
 def take_over(active: Active) -> None:
@@ -54,14 +57,12 @@ def take_over(active: Active) -> None:
     apply = vars(torch.autograd.Function)["apply"].__func__
     if not _is_ours(apply):
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
-    gradient = torch._functorch.eager_transforms.grad_and_value_impl
-    if not _is_ours(gradient):
-        torch._functorch.eager_transforms.grad_and_value_impl = _noted(grad_and_value(gradient, active))
     group = torch._C._group_tensors_by_device_and_dtype
     if not _is_ours(group):
         torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
     _replace_handler()
     for places, wrapped in ((NATIVE, _with_tensors), (WATCHING, functools.partial(_watched, active=active)),
+                            ([GRADIENT], functools.partial(grad_and_value, active=active)),
                             ([(torch.autograd, "backward")], functools.partial(_settled, active=active))):  # fmt: skip
         for module, name in places:
             function = getattr(module, name)
@@ -69,17 +70,13 @@ def take_over(active: Active) -> None:
                 setattr(module, name, _noted(wrapped(function)))
 
 
-_TRANSFORMS = (torch._functorch.vmap, torch._functorch.eager_transforms)
-_given_back: dict[tuple[Any, str], Callable[..., Any]] = {}
-
-
 def give_back() -> None:
     """The functions of PyTorch's transforms are its own again, which Dynamo traces: to be called when no thread records any more."""
-    for module in _TRANSFORMS:
-        for name, function in list(vars(module).items()):
-            if callable(function) and function.__hash__ is not None and function in _ours:
-                _given_back[module, name] = function
-                setattr(module, name, function.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
+    for module, name in _TRANSFORMS:
+        function = getattr(module, name)
+        if function in _ours:
+            _given_back[module, name] = function
+            setattr(module, name, function.__wrapped__)
 
 
 def _take_again() -> None:

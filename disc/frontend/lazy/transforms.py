@@ -133,9 +133,8 @@ def _freed(y: torch.Tensor, *variables: torch.Tensor) -> torch.Tensor:
             continue
         seen.add(node)
         before = [each for each, _ in node.next_functions if each is not None]
-        if not before and not any(
-            getattr(node, "variable", None) is each for each in variables
-        ):  # a leaf, or what stands for it in a trace
+        leaf = getattr(node, "variable", None)  # of what stands for a leaf in a trace None
+        if not before and not any(leaf is each for each in variables):
             return y.view_as(y)
         pending += before
     return y.detach()

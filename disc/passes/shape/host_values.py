@@ -17,6 +17,7 @@ from torch_mlir import ir
 
 from disc.ir.ops import dense_to_array
 from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, ShapeEnv, Truth, all_of, any_of, ceildiv, dim_max, dim_min
+from disc.shapes.algebra import is_power_of_two
 
 HostValue = npt.NDArray[np.object_]
 
@@ -43,12 +44,12 @@ class Ratio:
 
     @property
     def is_rounded(self) -> bool:
-        return not (self.denominator.is_const and _is_power_of_two(self.denominator.const))
+        return not (self.denominator.is_const and is_power_of_two(self.denominator.const))
 
     @property
     def is_scale(self) -> bool:
         """Whether products with it are exact."""
-        return self.numerator.is_const and _is_power_of_two(abs(self.numerator.const)) and not self.is_rounded
+        return self.numerator.is_const and is_power_of_two(abs(self.numerator.const)) and not self.is_rounded
 
     def __add__(self, other: Ratio) -> Ratio:
         return Ratio(self.numerator * other.denominator + other.numerator * self.denominator, self.denominator * other.denominator)
@@ -58,10 +59,6 @@ class Ratio:
 
     def __neg__(self) -> Ratio:
         return Ratio(-self.numerator, self.denominator)
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
 
 
 def ratio_of(value: float) -> Ratio | None:

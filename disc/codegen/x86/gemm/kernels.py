@@ -412,9 +412,9 @@ class _Ahead:
     def at(self, number: str, following: str, count: str) -> tuple[str, str]:
         """(address, bytes per row of B) for tile `number` of the part; `following`: the first row after it; count: its rows."""
         b = self.frame.b
-        place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
         if self.has_columns:
             return self._columns(following, count)
+        place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
         if not self.has_right:
             return place, step
         own = address(b, Buffer(self.start, (), "i8"), b.op(f"arith.muli {number}, {self.share} : i64"))
@@ -424,27 +424,29 @@ class _Ahead:
     def _columns(self, following: str, count: str) -> tuple[str, str]:
         """The line of the next tile's last row, for every value of k: in memory they are a page apart, which no hardware prefetches. A row
         of B comes with two prefetches: those of the second half go to the next part of k."""
-        frame, gemm, b = self.frame, self.gemm, self.frame.b
+        gemm, b = self.gemm, self.frame.b
         assert gemm.left is not None
-        leaf = frame.emitter.leaves[gemm.left.leaf]
-        assert isinstance(leaf, Buffer)
         last = b.op(f"arith.addi {following}, {b.op(f'arith.addi {count}, {b.index(-1)} : i64')} : i64")
-        with frame.emitter.bind("gm", last):
-            place = address(b, leaf, b.scalar(gemm.left.rest))
+        place = self._row(last)
         pitch = b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
         skip = b.op(f"arith.muli {self.piece.start}, {pitch} : i64")
         return address(b, Buffer(place, (), "i8"), skip), b.op(f"arith.addi {pitch}, {pitch} : i64")
 
     def _left(self, following: str, count: str) -> tuple[str, str]:
         """As many rows of A as this tile has; none where a part is less than a row."""
-        frame, gemm, b = self.frame, self.gemm, self.frame.b
-        assert gemm.left is not None
-        leaf = frame.emitter.leaves[gemm.left.leaf]
-        assert isinstance(leaf, Buffer)
-        with frame.emitter.bind("gm", following):
-            place = address(b, leaf, b.scalar(gemm.left.rest))
+        gemm, b = self.gemm, self.frame.b
+        place = self._row(following)
         step = b.op(f"arith.muli {count}, {b.index(gemm.left_size * gemm.form.group)} : i64")
         return place, b.op(f"arith.select {self.piece.whole}, {step}, {b.index(0)} : i64")
+
+    def _row(self, row: str) -> str:
+        """Where a row of A begins."""
+        left, emitter = self.gemm.left, self.frame.emitter
+        assert left is not None
+        leaf = emitter.leaves[left.leaf]
+        assert isinstance(leaf, Buffer)
+        with emitter.bind("gm", row):
+            return address(self.frame.b, leaf, self.frame.b.scalar(left.rest))
 
 
 def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.values import NodeError, Number
 
 
@@ -18,19 +19,27 @@ def counted(number: Tensor) -> Number:
     return count
 
 
-def dims_of(sizes: Tensor) -> list[Number]:
-    """Raises: NodeError where the rank depends on data, too."""
+def _rank_of(sizes: Tensor) -> int:
+    """Raises: NodeError where it depends on data, too."""
     if sizes.dim() != 1 or not isinstance(sizes.shape[0], int):
         raise NodeError("the number of its dims depends on data")
-    return [counted(sizes[place]) for place in range(sizes.shape[0])]
+    return sizes.shape[0]
+
+
+def dims_of(sizes: Tensor) -> list[Number]:
+    """Raises: NodeError where their number depends on data."""
+    return [counted(sizes[place]) for place in range(_rank_of(sizes))]
+
+
+def dims(node: Node, place: int, what: str) -> list[Number]:
+    """Those of an operand, of data too. what: they are, in messages."""
+    return node.integers(place, what) if node.sizes(place) is not None else dims_of(node.tensor(place))
 
 
 def reshaped(x: Tensor, sizes: Tensor, keeps_zeros: bool) -> Tensor:
     """keeps_zeros: whether a 0 is one, not the size that x has at that place."""
-    if sizes.dim() != 1 or not isinstance(sizes.shape[0], int):
-        raise NodeError("the number of its dims depends on data")
-    if not keeps_zeros and sizes.shape[0]:
-        rank = sizes.shape[0]
+    rank = _rank_of(sizes)
+    if not keeps_zeros and rank:
         own = torch.stack([torch.scalar_tensor(x.shape[i] if i < x.dim() else 0, dtype=sizes.dtype) for i in range(rank)])
         sizes = torch.where(sizes == 0, own, sizes)
     known = torch.where(sizes == -1, 1, sizes).prod().clamp(min=1)

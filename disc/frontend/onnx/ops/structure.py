@@ -204,7 +204,7 @@ def _flatten(node: Node) -> Tensor:
 
 
 def _tile(node: Node) -> Tensor:
-    return node.tensor(0).repeat(node.integers(1, "repeats") if node.sizes(1) is not None else data_sizes.dims_of(node.tensor(1)))
+    return node.tensor(0).repeat(data_sizes.dims(node, 1, "repeats"))
 
 
 def _range(node: Node) -> Tensor:
@@ -221,7 +221,7 @@ def _range(node: Node) -> Tensor:
 
 
 def _constant_of_shape(node: Node) -> Result:
-    dims = node.integers(0, "dims") if node.sizes(0) is not None else data_sizes.dims_of(node.tensor(0))
+    dims = data_sizes.dims(node, 0, "dims")
     value = node.attributes.get("value")
     if isinstance(value, Narrow):
         raise NodeError(f"a tensor of {type_name(value)}")
@@ -234,7 +234,7 @@ def _constant_of_shape(node: Node) -> Result:
 
 def _pad(node: Node) -> Tensor:
     x, mode = node.tensor(0), node.attr_text("mode")
-    pads = node.integers(1, "pads") if node.sizes(1) is not None else data_sizes.dims_of(node.tensor(1))
+    pads = data_sizes.dims(node, 1, "pads")
     axes = [axis_of(axis, x.dim()) for axis in node.constants(3, "axes")] if node.has(3) else list(range(x.dim()))
     both: list[tuple[Number, Number]] = [(0, 0)] * x.dim()
     for i, axis in enumerate(axes):

@@ -77,9 +77,7 @@ void complex_lu(LibraryCall& call) {
 }
 
 void complex_lu_checked(LibraryCall& call) {
-  factor_rows(call, [&](const int64_t* zeros, int64_t count) {
-    return check(call, zeros, count, "diagonal element ", " of U is zero: the factors solve no system");
-  });
+  factor_rows(call, [&](const int64_t* zeros, int64_t count) { return check_diagonals(call, zeros, count); });
 }
 
 void complex_triangular_solve(LibraryCall& call) {
@@ -151,11 +149,7 @@ void complex_householder_product(LibraryCall& call) {
   const Batch batch(plain);
   const int64_t rows = batch.rows, n = batch.n, wanted = result.dims[result.rank - 2], known = factors.dims[factors.rank - 2];
   if (!has_sizes(call, factors, plain, plain.dtype, {known, 2}) || !has_sizes(call, result, plain, plain.dtype, {rows, wanted, 2})) return;
-  if (known > std::min(n, wanted) || wanted > rows) {
-    return call.fail(std::to_string(known) + " reflections of " + std::to_string(rows) + " elements make no " + std::to_string(wanted) +
-                         " columns",
-                     RAL_ERROR_SHAPE);
-  }
+  if (!make_columns(call, known, rows, n, wanted)) return;
   with_real(call, [&](auto zero) {
     using T = decltype(zero);
     Matrices<T> all(call, packed);

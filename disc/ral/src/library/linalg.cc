@@ -389,9 +389,7 @@ void lu(LibraryCall& call) {
 }
 
 void lu_checked(LibraryCall& call) {
-  factor_by_rows(call, [&](const int64_t* zeros, int64_t count) {
-    return check(call, zeros, count, "diagonal element ", " of U is zero: the factors solve no system");
-  });
+  factor_by_rows(call, [&](const int64_t* zeros, int64_t count) { return check_diagonals(call, zeros, count); });
 }
 
 void permutation(LibraryCall& call) {

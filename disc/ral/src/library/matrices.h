@@ -47,6 +47,19 @@ inline bool check(LibraryCall& call, const int64_t* numbers, int64_t count, cons
   return true;
 }
 
+// The same for LU factors: the place, from 1, of the first zero on the diagonal of U, or 0.
+inline bool check_diagonals(LibraryCall& call, const int64_t* zeros, int64_t count) {
+  return check(call, zeros, count, "diagonal element ", " of U is zero: the factors solve no system");
+}
+
+// Whether `known` reflections of `rows` elements, stored in n columns, make so many columns.
+inline bool make_columns(LibraryCall& call, int64_t known, int64_t rows, int64_t n, int64_t wanted) {
+  if (known <= std::min(n, wanted) && wanted <= rows) return true;
+  call.fail(std::to_string(known) + " reflections of " + std::to_string(rows) + " elements make no " + std::to_string(wanted) + " columns",
+            RAL_ERROR_SHAPE);
+  return false;
+}
+
 // What was found of each matrix that is computed by iterations: 0, or why there is no result.
 enum class Found : int64_t { kResult = 0, kNotFinite = 1, kNoConvergence = 2 };
 

@@ -44,11 +44,7 @@ void householder_product(LibraryCall& call) {
   const int64_t rows = batch.rows, n = batch.n, wanted = result.dims[result.rank - 1];
   const int64_t known = factors.rank > 0 ? factors.dims[factors.rank - 1] : 0;
   if (!has_sizes(call, factors, packed, packed.dtype, {known}) || !has_sizes(call, result, packed, packed.dtype, {rows, wanted})) return;
-  if (known > std::min(n, wanted) || wanted > rows) {
-    return call.fail(std::to_string(known) + " reflections of " + std::to_string(rows) + " elements make no " + std::to_string(wanted) +
-                         " columns",
-                     RAL_ERROR_SHAPE);
-  }
+  if (!make_columns(call, known, rows, n, wanted)) return;
   with_real(call, [&](auto zero) {
     using T = decltype(zero);
     const auto bytes = static_cast<int64_t>(sizeof(T)) * (batch.size() + rows * wanted);
