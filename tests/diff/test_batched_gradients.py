@@ -191,6 +191,34 @@ def test_what_autograd_refuses() -> None:
     assert not loss(by_pytorch(frozen).batch(many, gradients=True)).requires_grad
 
 
+WAYS = [lambda x: x, lambda x: [None, x].pop(), lambda x: x.view(-1), lambda x: (x + x.detach()) / 2]  # code of a lambda is not followed
+
+
+class HandsOn(nn.Module):
+    """What blocks made, handed on by Python."""
+
+    def __init__(self, way: Any) -> None:
+        super().__init__()
+        self.words, self.step, self.ways = nn.Embedding(30, HIDDEN), nn.Linear(HIDDEN, HIDDEN), {"this": way}
+
+    def forward(self, words: list[int]) -> Tensor:
+        h = torch.zeros(HIDDEN)
+        for word in words:
+            h = self.ways["this"](self.step(h) + self.words.weight[word])
+        return h
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_python_hands_on(way: Any, compiled: bool) -> None:
+    """Its gradient was counted twice where PyTorch had computed it, as in the first batch."""
+    torch.manual_seed(0)
+    model = HandsOn(way)
+    batched = disc.batched(model) if compiled else by_pytorch(model)
+    for _ in range(3):
+        check(model, batched, [[7 * number + place for place in range(number % 4)] for number in range(1, 5)])
+
+
 def test_an_instance_that_fails() -> None:
     model = TreeLSTM(HIDDEN)
     many = trees(4)

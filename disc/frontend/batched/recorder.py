@@ -37,7 +37,7 @@ class Recorder(_ral.Tape):
         self._techniques = techniques
         self.tables: dict[RowClass, Table] = {}
         self._constants: dict[Kind, tuple[int, ...]] = {}  # their places in the tables
-        self._placed: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # by identity and version: the tensor and its row
+        self._placed: dict[tuple[int, int, bool], tuple[torch.Tensor, int]] = {}  # by `_placed_name`: the tensor and its row
         self._given: dict[int, Row] = {}  # by the tensor's identity; the row holds the tensor
 
     def close(self) -> None:
@@ -324,14 +324,15 @@ class Recorder(_ral.Tape):
         kind.lifted(tables, rows, values, out)
 
     def _copy(self, kind: RowClass, rows: list[Row]) -> None:
-        """Puts values into the table, each tensor once."""
-        new: dict[tuple[int, int], torch.Tensor] = {}
+        """Puts values into the table, each given tensor once. Where Python hands on what a launch made, as it is, that is a given tensor in
+        a row of its own: the gradient of the one is no part of the gradient of the other."""
+        new: dict[tuple[int, int, bool], torch.Tensor] = {}
         for row in rows:
             assert row.value is not None
             if row.version != row.value._version:
                 raise AliasError(f"a tensor {kind} was changed in place after a block was to read it")
-            if (id(row.value), row.value._version) not in self._placed:
-                new[id(row.value), row.value._version] = row.value
+            if (name := _placed_name(row)) not in self._placed:
+                new[name] = row.value
         table = self.table(kind)
         first = table.used
         if new:
@@ -339,8 +340,7 @@ class Recorder(_ral.Tape):
         for number, (name, value) in enumerate(new.items()):
             self._placed[name] = (value, first + number)
         for row in rows:
-            assert row.value is not None
-            row.place = self._placed[id(row.value), row.value._version][1]
+            row.place = self._placed[_placed_name(row)][1]
 
     def table(self, kind: RowClass) -> Table:
         table = self.tables.get(kind)
@@ -355,6 +355,11 @@ class Recorder(_ral.Tape):
             missing.setdefault(row.kind, {})[id(row)] = row
         for kind, found in missing.items():
             self._copy(kind, list(found.values()))
+
+
+def _placed_name(row: Row) -> tuple[int, int, bool]:
+    """The tensor's identity and version, and whether it was given."""
+    return id(row.value), row.version, row.launch is None
 
 
 def _nothing(row: Row) -> None:
