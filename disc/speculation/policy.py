@@ -29,7 +29,8 @@ class Product:
 
     m, n, k, batch: its sizes, as the tree takes them: k counts rows of a panel of B. columns: of such a panel; row_bytes: of a row of it.
     element_bytes: of an element of the result. packed: whether B is a weight, packed ahead of time. limits: what the rules decide by.
-    direct: whether B is read where it lies, row by row. strided: whether A is, and each value of k of its rows is in a line of its own.
+    direct: whether B is read where it lies, row by row. strided: whether each value of k of A's rows is in a line of its own, as in the
+    product for the gradient of a weight; blocks: whether these rows are packed in blocks, which the panels of a task's rows share.
     """
 
     m: Dim
@@ -43,6 +44,7 @@ class Product:
     limits: RuleThresholds
     direct: bool = False
     strided: bool = False
+    blocks: bool = False
 
     @property
     def features(self) -> tuple[Dim, Dim, Dim, Dim]:
@@ -123,7 +125,7 @@ def stay_with_columns(product: Product) -> list[Override]:
     On one thread of Zen 4 the gradients of 512 x 1024, 1536 x 512 and 32000 x 512 weights from 3200, 3200 and 1600 rows take 35, 62 and 552
     ms instead of 51, 85 and 838; from 400 rows, which stay in the caches, the former take as long as before.
     """
-    if not (product.strided and product.direct and product.panels.is_const and product.panels.const > 1):
+    if not (product.strided and (product.direct or product.blocks) and product.panels.is_const and product.panels.const > 1):
         return []
     return [Override(STRIDED, STRIDED.rows, None), Override(STRIDED_SHARED, STRIDED.rows, None, product.panels.const)]
 

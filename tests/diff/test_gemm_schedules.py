@@ -73,6 +73,33 @@ def test_every_schedule_in_reduced_precision(dtype: str, schedules: tuple[Schedu
                 torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.02)
 
 
+class Gradients(nn.Module):
+    """Products whose left factor has its rows side by side in memory: as it lies, converted, of a batch."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        narrow = x.to(y.dtype)
+        return narrow.t() @ y, (x * 2).to(y.dtype).t() @ y + 1, torch.stack([narrow, narrow + 1]).mT @ y
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "native"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_over_rows_by_every_schedule(dtype: torch.dtype, target: str) -> None:
+    """Blocks of rows of A packed in columns: k of one, odd, of several parts (512 of 256 pairs), rows and columns around vectors, tiles,
+    blocks, tasks and panels. The products are the same whatever the schedule, but for the order of sums."""
+    model, example = Gradients(), (torch.randn(5, 3), torch.randn(5, 4).to(dtype))
+    imported = import_model(model, example, ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}), make_context())
+    schedules = (*SHORT[::3], *FAMILY[::13])
+    executable = compile_imported(imported, open_session(target, disc.Options(threads=2), every_schedule(schedules)))
+    assert "columns per task" in str(executable.explain())
+    for k, m, n in ((0, 3, 5), (1, 1, 1), (2, 7, 16), (3, 17, 65), (97, 241, 33), (513, 31, 130), (1300, 16, 64), (41, 0, 3)):
+        x, y = torch.randn(k, m), torch.randn(k, n).to(dtype)
+        expected = [each.double() for each in Gradients()(x.to(dtype).double(), y.double())]
+        for number in range(len(schedules)):
+            executable.force_schedule(number)
+            for ours, theirs in zip(executable(x, y), expected, strict=True):  # pyright: ignore[reportArgumentType]
+                torch.testing.assert_close(ours.double(), theirs, atol=0.02 * max(k, 1) ** 0.5, rtol=0.02)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_runtime_walks_the_tree_as_python_does(seed: int) -> None:
     """Counts which schedule each launch takes, over sizes on both sides of every threshold."""

@@ -35,6 +35,7 @@ from disc.targets.target import Target
 _OPERANDS = {
     "in-place": "read in place",
     "per-tile": "packed per tile",
+    "columns": "packed in columns per task",
     "packed-ahead": "packed ahead of time",
     "per-panel": "packed per panel",
     "patches": "patches packed per panel",

@@ -1,8 +1,9 @@
 """What x86 decides of a kernel, as values: the plans that `choose-kernels` writes.
 
 A plan says what was decided, by numbers and words; the sizes, offsets and memory that follow from it and from the fusion are derived where
-code is made. Words: `in-place` = read where it lies; `per-tile` = rows of A packed tile by tile; `packed-ahead` = a weight packed when
-compiling; `per-panel` = columns of B packed panel by panel in every call; `patches` = the same, of a convolution's source.
+code is made. Words: `in-place` = read where it lies; `per-tile` = rows of A packed tile by tile; `columns` = blocks of rows of A, which
+are neighbors in memory, packed ahead of a task's tiles; `packed-ahead` = a weight packed when compiling; `per-panel` = columns of B packed
+panel by panel in every call; `patches` = the same, of a convolution's source.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from disc.speculation.tree import Tree
 class ProductPlan(Plan):
     """How the operands of a product are read.
 
-    form: name of the micro-kernel (`gemm/forms.py`); left: in-place or per-tile; right: packed-ahead, in-place, per-panel or patches;
-    panel: columns of a panel of B; vectors: of accumulators that a row of a tile has, at most.
+    form: name of the micro-kernel (`gemm/forms.py`); left: in-place, per-tile or columns; right: packed-ahead, in-place, per-panel or
+    patches; panel: columns of a panel of B; vectors: of accumulators that a row of a tile has, at most.
     """
 
     name: ClassVar[str] = "product"

@@ -86,6 +86,8 @@ def test_panels_share_the_columns_of_a_strided_a() -> None:
     assert [found[1].decides(STRIDED.rows + 1, threads) for threads in (8, 9)] == [False, True]
     assert not stay_with_columns(direct(512, 100)) and not stay_with_columns(direct(64, 100, strided=True))  # a single panel
     assert not stay_with_columns(replace(direct(512, 100, strided=True), direct=False))  # each task would pack B
+    packed = replace(direct(512, 100, strided=True), direct=False, blocks=True)  # so it does, but the blocks of A are larger
+    assert [each.schedule for each in stay_with_columns(packed)] == [STRIDED, STRIDED_SHARED]
 
 
 def test_a_gradient_of_a_weight_takes_its_columns_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ that the host passes with every call, chosen by a tree (`disc/speculation/schedu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disc.codegen.mlir.builder import Builder
 from disc.codegen.plan.contraction import declare, read_contraction
@@ -27,7 +27,7 @@ from disc.codegen.x86.gemm.few_rows import (
     may_be_few_rows,
 )
 from disc.codegen.x86.gemm.micro import call_micro
-from disc.codegen.x86.gemm.packing import right_panel, row_pointers, strips
+from disc.codegen.x86.gemm.packing import block_pointers, pack_blocks, right_panel, row_pointers, strips
 from disc.codegen.x86.gemm.plan import (
     PANEL,
     ROWS,
@@ -94,8 +94,9 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     gemm, packed = read_compute(space, body, target, weights, plan)
     contraction = gemm.contraction
     choice = _choice(gemm, plan)
+    gemm.task_rows = max(schedule.rows for schedule in choice.tree.schedules)
     if choice.splits:
-        gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
+        gemm.tile_rows = gemm.task_rows
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
     few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)
@@ -122,11 +123,11 @@ def _read(
     check(plan is None or not plan.turned or other.turned, "turned", "B is not a single column of several rows")
     if other.turned and (plan is None or plan.turned):
         declare(space, other)
-        gemm, _ = plan_gemm(space, body, other, target, frozenset(), plan=product)
+        gemm, _ = plan_gemm(space, body, other, target, frozenset(), plan=product, tasks=True)
         if plan is not None or may_be_few_rows(gemm):
             return gemm, None
     declare(space, contraction)
-    return plan_gemm(space, body, contraction, target, weights, plan=product)
+    return plan_gemm(space, body, contraction, target, weights, plan=product, tasks=True)
 
 
 def read_product(
@@ -143,7 +144,7 @@ def product_of(gemm: Gemm) -> Product:
     c = gemm.contraction
     return Product(
         c.m, c.n, gemm.panel_rows(), c.batch, gemm.panel, gemm.panel_step, ELEMENT_BYTES[c.node.element], gemm.packed,
-        gemm.target.thresholds.device.rules, gemm.direct, _is_strided(gemm),
+        gemm.target.thresholds.device.rules, gemm.direct, gemm.is_strided, gemm.columns,
     )  # fmt: skip
 
 
@@ -152,27 +153,11 @@ def _choice(gemm: Gemm, plan: GemmPlan) -> Choice:
     product, tree = product_of(gemm), read_schedules(plan.tree)
     schedules = tree.schedules
     depth = product.k.const if product.k.is_const else None
-    most = _most_depth(gemm) if _is_strided(gemm) else None
+    most = gemm.most_depth if gemm.is_strided else None
     pieces = [schedule.k if most is None else min(schedule.k, most) for schedule in schedules]
-    splits = gemm.left is not None and any(depth is None or piece < depth for piece in pieces)
+    splits = (gemm.left is not None or gemm.columns) and any(depth is None or piece < depth for piece in pieces)
     parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), plan.tree.split_rows)
     return Choice(tree, product.features, ROWS, splits, parts)
-
-
-def _is_strided(gemm: Gemm) -> bool:
-    """Whether a row of A has a value of k in a line of memory of its own, as in the product for the gradient of a weight. Rows side by side
-    share these lines: with few enough of them they stay in the caches from tile to tile."""
-    return gemm.left is not None and gemm.left.k_step != ONE
-
-
-def _prefetches_columns(gemm: Gemm) -> bool:
-    return gemm.direct and _is_strided(gemm)
-
-
-def _most_depth(gemm: Gemm) -> int:
-    """Values of k at a time where `_is_strided`: half as many where the lines of the next part are prefetched, too."""
-    most = gemm.target.thresholds.gemm.strided_depth
-    return most // 2 if _prefetches_columns(gemm) else most
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -183,7 +168,8 @@ class _Walk:
     """How a task goes through k, as SSA values.
 
     depth: rows of the panel at a time; ahead: whether the next piece of B is prefetched, i1; last: whether no other task
-    prefetches the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split.
+    prefetches the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split;
+    blocks: whether its rows of A must be packed, where that is done in columns, i1: the task before has not left all of k.
     """
 
     depth: str
@@ -191,6 +177,7 @@ class _Walk:
     last: str
     splits: bool
     share: Share | None = None
+    blocks: str = ""
 
 
 def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None, only_few: bool) -> None:
@@ -228,8 +215,12 @@ def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | Non
             split = _condition(b, "ne", parts, b.index(1))
             follows = _condition(b, "ult", b.op(f"arith.addi {task.index}, {b.index(1)} : i64"), frame.end)
             last = b.op(f"arith.select {split}, {follows}, {last} : i1")
+        blocks_fresh = ""
+        if gemm.columns:
+            first = b.op(f"arith.ori {_condition(b, 'eq', panel, b.index(0))}, {_condition(b, 'eq', panels_first, b.index(0))} : i1")
+            blocks_fresh = b.op(f"arith.ori {first}, {_condition(b, 'eq', task.index, frame.begin)} : i1")
         with b.variable("gb", batch):
-            _emit_panel(frame, gemm, body, (block, panel, part), (fresh, last), packed)
+            _emit_panel(frame, gemm, body, (block, panel, part), (fresh, last, blocks_fresh), packed)
 
 
 def _condition(b: Builder, comparison: str, left: str, right: str) -> str:
@@ -251,17 +242,18 @@ def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
 
 
 def _emit_panel(
-    frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str, str], flags: tuple[str, str], packed: PackedWeight | None
+    frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str, str], flags: tuple[str, str, str], packed: PackedWeight | None
 ) -> None:
-    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to prefetch the next piece of B)."""
+    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to prefetch the next piece of B, must rows
+    of A be packed in columns)."""
     b, c = frame.b, gemm.contraction
     rows, _, depth, ahead, *_ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
     low = b.op(f"arith.muli {place[0]}, {rows} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
-    if _is_strided(gemm):
-        depth = b.op(f"arith.minsi {depth}, {b.index(_most_depth(gemm))} : i64")
+    if gemm.is_strided:
+        depth = b.op(f"arith.minsi {depth}, {b.index(gemm.most_depth)} : i64")
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
-    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share)
+    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share, flags[2])
     _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
 
@@ -290,6 +282,8 @@ def _emit_strips(
     column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
     pointer, step = right_panel(frame, gemm, panel, column, column_end, fresh, packed)
     with strips(b, gemm, (column, column_end), pointer) as (strip, moved):
+        if gemm.columns:
+            walk = replace(walk, blocks=b.op(f"arith.andi {walk.blocks}, {_condition(b, 'eq', strip[0], column)} : i1"))
         _emit_parts(frame, gemm, body, rows, strip, moved, step, walk)
 
 
@@ -360,13 +354,20 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
     epilogue = _epilogue(gemm, body)
     ahead = _Ahead(frame, gemm, piece, walk, passes)
+    if gemm.columns:
+        some = b.op(f"arith.xori {piece.whole}, {b.constant('arith.constant true')} : i1")
+        with b.when(b.op(f"arith.ori {walk.blocks}, {some} : i1")):
+            pack_blocks(frame, gemm, rows, (piece.start, b.op(f"arith.addi {piece.start}, {piece.count} : i64")))
     with b.loop(b.index(0), passes, b.index(1)) as tile:
         turn = tile.index if walk.share is None else walk.share.tile(tile.index, passes)
         done, stop = (share(b, number, total, passes) for number in (turn, b.op(f"arith.addi {turn}, {b.index(1)} : i64")))
         start, end = (b.op(f"arith.addi {rows[0]}, {each} : i64") for each in (done, stop))
         count = b.op(f"arith.subi {stop}, {done} : i64")
         place = address(b, Buffer(piece.tiles, (), "i8"), b.op(f"arith.muli {done}, {piece.tile_step} : i64"))
-        k_step = row_pointers(frame, gemm, start, count, None if walk.share is None else (walk.share.start, walk.share.stop))
+        if gemm.columns:
+            k_step = block_pointers(frame, gemm, done, count)
+        else:
+            k_step = row_pointers(frame, gemm, start, count, None if walk.share is None else (walk.share.start, walk.share.stop))
         with b.when(piece.final if walk.share is None else walk.share.whole(piece.final)):  # who stores a tile of parts is not known yet
             epilogue.prefetch(frame, start, count, columns[0])
         width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
@@ -395,7 +396,7 @@ class _Ahead:
         self.has_right = gemm.packed and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
-        self.has_columns = _prefetches_columns(gemm)
+        self.has_columns = gemm.prefetches_columns
         b = frame.b
         self.never = b.constant("arith.constant false")
         self.wanted = self.never
@@ -453,7 +454,7 @@ def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, p
     """Calls the micro-kernel of this tile's number of rows and vectors."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
-    skip = b.op(f"arith.muli {piece.start}, {k_step} : i64")
+    skip = b.index(0) if gemm.columns else b.op(f"arith.muli {piece.start}, {k_step} : i64")
     right = f"{piece.pointer}, {piece.step}, {piece.count}"
     operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {ahead[0]}, {ahead[1]}"
     call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)

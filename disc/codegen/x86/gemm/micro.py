@@ -182,9 +182,7 @@ class _Micro:
         return self._op(f"arith.constant {value} : i64")
 
     def _offset(self, index: str) -> str:
-        """Bytes from the start of a row of A to its group `index`; the values of groups that are read at once are neighbours."""
-        if self.form.reads_groups:
-            return self._op(f"arith.muli {index}, {self._constant(self.form.group * ELEMENT_BYTES[self.form.left])} : i64")
+        """Bytes from the start of a row of A to its group `index`."""
         return self._op(f"arith.muli {self._op(f'arith.muli {index}, %group : i64')}, %k_step : i64")
 
     def _start(self, zero: str) -> list[str]:

@@ -194,6 +194,54 @@ def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str, depth: tuple[
     return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
 
 
+def pack_blocks(frame: Frame, gemm: Gemm, rows: tuple[str, str], depth: tuple[str, str]) -> None:
+    """Computes the rows [begin, end) of A over `depth`, [begin, end) of k, into scratch, in blocks of a vector of rows: they are neighbors
+    in memory, so that a value of k of all of them is one load. Rows beyond the last are zeros."""
+    b, e = frame.b, frame.emitter
+    group, first = gemm.column_group, address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.left_offset))
+    element = "i32" if group > 1 else storage_element(gemm.form.left)
+    count = b.op(f"arith.subi {depth[1]}, {depth[0]} : i64")
+    whole, rest = (b.op(f"arith.{division} {count}, {b.index(group)} : i64") for division in ("divui", "remui"))
+
+    def pack(number: str, members: int) -> None:
+        start = b.op(f"arith.addi {depth[0]}, {b.op(f'arith.muli {number}, {b.index(group)} : i64')} : i64")
+        place = address(b, Buffer(first, (), "i8"), b.op(f"arith.muli {number}, {b.index(group * gemm.column_step)} : i64"))
+        with b.loop(*rows, b.index(gemm.lanes)) as loop:
+            mask = e.tail_mask(b.op(f"arith.subi {rows[1]}, {loop.index} : i64"))
+            with e.bind("gm", loop.index, lane=True, mask=mask):
+                values: list[str] = []
+                for member, name in zip(range(members), GROUP, strict=False):
+                    with e.bind(name, b.op(f"arith.addi {start}, {b.index(member)} : i64")):
+                        values.append(_operand_value(e, gemm.contraction.left, gemm.form.left, (Dim.symbol("gm"), Dim.symbol(name)), mask))
+            values += [b.const(0, register_element(gemm.form.left))] * (group - members)
+            value = _join(b, gemm, values) if group > 1 else to_storage(b, values[0], gemm.form.left)
+            done = b.op(f"arith.divui {b.op(f'arith.subi {loop.index}, {rows[0]} : i64')}, {b.index(gemm.lanes)} : i64")
+            block = address(b, Buffer(place, (), "i8"), b.op(f"arith.muli {done}, {b.index(gemm.column_block)} : i64"))
+            b.statement(f"llvm.store {value}, {block} {{alignment = {gemm.left_size} : i64}} : {b.vec(element)}, !llvm.ptr")
+
+    with b.loop(b.index(0), whole, b.index(1)) as each:
+        pack(each.index, group)
+    if group > 1:
+        with b.when(b.op(f"arith.cmpi ne, {rest}, {b.index(0)} : i64")):
+            pack(whole, 1)
+
+
+def block_pointers(frame: Frame, gemm: Gemm, done: str, count: str) -> str:
+    """Fills the array of row pointers with those of `count` rows, of which `done` of the task come before, in the blocks of `pack_blocks`;
+    returns bytes from k to k+1."""
+    b = frame.b
+    array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
+    with b.loop(b.index(0), count, b.index(1)) as row:
+        number = b.op(f"arith.addi {done}, {row.index} : i64")
+        block, lane = (b.op(f"arith.{division} {number}, {b.index(gemm.lanes)} : i64") for division in ("divui", "remui"))
+        place = b.op(f"arith.muli {block}, {b.index(gemm.column_block)} : i64")
+        place = b.op(f"arith.addi {place}, {b.op(f'arith.muli {lane}, {b.index(gemm.left_size * gemm.column_group)} : i64')} : i64")
+        place = b.op(f"arith.addi {place}, {b.index(gemm.left_offset)} : i64")
+        slot = b.op(f"llvm.getelementptr {array}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
+        b.statement(f"llvm.store {address(b, Buffer(frame.scratch, (), 'i8'), place)}, {slot} : !llvm.ptr, !llvm.ptr")
+    return b.index(gemm.column_step)
+
+
 def pack_left(frame: Frame, gemm: Gemm, row: str, depth: tuple[str, str] | None = None) -> str:
     """Computes one row of A, or its part `depth` as in `row_pointers`, into scratch; returns the row's address."""
     b, e = frame.b, frame.emitter

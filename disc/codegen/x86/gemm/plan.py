@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from disc.codegen.mlir.builder import Builder, register_element
 from disc.codegen.plan.contraction import Contraction, Operand, trace_views
-from disc.codegen.plan.index import ONE, ZERO, IndexSpace, split_linear
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
 from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.function import rounded_up
 from disc.codegen.x86.gemm.forms import Form, choose_form
@@ -15,13 +15,15 @@ from disc.codegen.x86.gemm.patches import Patches, read_patches
 from disc.codegen.x86.plans import ProductPlan, check, keep_equal
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import DOTS, ELEMENTWISE
 from disc.ir.weights import ELEMENT_BYTES
-from disc.shapes import Dim
+from disc.shapes import Dim, dim_max
 from disc.speculation.policy import PANEL, panel_columns
 from disc.speculation.schedules import TILE_ROWS
 from disc.targets.target import Target
 
 ROWS = TILE_ROWS
+LINE = 64  # bytes of a cache line
 PANELS = (16, 32, 48, 64)  # columns that a panel may have: whole vectors of every level, as many as a tile has room for
 
 RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
@@ -54,6 +56,8 @@ class Gemm:
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
     sink: RootSink | None = None
+    columns: bool = False  # A is packed in blocks of `lanes` rows, value of k by value of k, as it lies in memory
+    task_rows: int = ROWS  # of such blocks scratch has room for
 
     @property
     def lanes(self) -> int:
@@ -99,9 +103,45 @@ class Gemm:
         """Where packed rows of A start in scratch: after the tile and the row pointers."""
         return self.tile_bytes + 64
 
+    @property
+    def is_strided(self) -> bool:
+        """Whether a row of A has a value of k in a line of memory of its own, as in the product for the gradient of a weight. Rows side by
+        side share these lines: with few enough of them they stay in the caches from tile to tile."""
+        return self.columns or (self.left is not None and self.left.k_step != ONE)
+
+    @property
+    def prefetches_columns(self) -> bool:
+        """Whether a tile prefetches the lines of the next one, which no hardware does."""
+        return self.direct and not self.columns and self.is_strided
+
+    @property
+    def most_depth(self) -> int:
+        """Rows of a panel at a time where `is_strided`: half as many where more than the lines that are read goes through the caches."""
+        most = self.target.thresholds.gemm.strided_depth
+        return most // 2 if self.prefetches_columns or self.columns else most
+
+    @property
+    def column_group(self) -> int:
+        """Values of k that lie side by side in a block of A that is packed in columns."""
+        return self.form.group if self.form.reads_groups else 1
+
+    @property
+    def column_step(self) -> int:
+        """Bytes from one value of k of such a block to the next."""
+        return self.lanes * self.left_size
+
+    @property
+    def column_block(self) -> int:
+        """Bytes of such a block. A line more than it holds: a value of k of all blocks is written at once, and lines of addresses that are
+        equal modulo a page would evict each other."""
+        return self.most_depth * self.form.group * self.column_step + LINE
+
     def right_offset(self) -> Dim:
         """Where the packed panel of B starts in scratch."""
         rows = rounded_up(self.contraction.k, 16) * (ROWS * self.left_size) if self.left is None else ZERO
+        if self.columns:
+            blocks = Dim.of(-(-self.task_rows // self.lanes) * self.column_block)
+            rows = blocks if self.few == "no" else dim_max(rows, blocks)
         return rows + self.left_offset
 
     def scratch(self) -> Dim:
@@ -118,9 +158,11 @@ def plan_gemm(
     weights: frozenset[Node],
     leaves: frozenset[Node] = frozenset(),
     plan: ProductPlan | None = None,
+    *,
+    tasks: bool = False,
 ) -> tuple[Gemm, PackedWeight | None]:
     """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs. plan: None = the one that the product
-    should have; a plan that it cannot have raises IllegalPlan."""
+    should have; a plan that it cannot have raises IllegalPlan. tasks: the product is a kernel of its own, whose tasks may pack A ahead."""
     accumulator = register_element(contraction.node.element)
     form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
     panel = plan.panel if plan is not None else panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
@@ -133,7 +175,8 @@ def plan_gemm(
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
     direct = packed is None and patches is None and _may_be_direct(form, right)
-    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct)
+    columns = tasks and left is None and form.group <= 2 and contraction.node.op in DOTS and _lies_in_columns(space, contraction.left)
+    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct, columns=columns)
     if plan is None or plan == product_plan(gemm):
         return gemm, packed
     return _as_planned(gemm, packed, plan)
@@ -143,7 +186,8 @@ def product_plan(gemm: Gemm) -> ProductPlan:
     """What was decided."""
     patches = "per-panel" if gemm.patches is None else "patches"
     right = "packed-ahead" if gemm.packed else "in-place" if gemm.direct else patches
-    return ProductPlan(gemm.form.name, "per-tile" if gemm.left is None else "in-place", right, gemm.panel, gemm.vectors)
+    left = "columns" if gemm.columns else "per-tile" if gemm.left is None else "in-place"
+    return ProductPlan(gemm.form.name, left, right, gemm.panel, gemm.vectors)
 
 
 def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> tuple[Gemm, PackedWeight | None]:
@@ -161,7 +205,8 @@ def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> t
     ahead = plan.right == "packed-ahead"
     patches = gemm.patches if plan.right in ("packed-ahead", "patches") else None
     left, direct = gemm.left if plan.left == "in-place" else None, plan.right == "in-place"
-    return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct), packed if ahead else None
+    columns = plan.left == "columns"
+    return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct, columns=columns), packed if ahead else None
 
 
 def _may_be_direct(form: Form, right: OperandAccess | None) -> bool:
@@ -184,6 +229,29 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
     if form is None:
         return None
     return OperandAccess(traced[0], *form)
+
+
+def _lies_in_columns(space: IndexSpace, operand: Operand) -> bool:
+    """Whether more of the tensors that A is computed from have its rows side by side in memory than its values of k."""
+    index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gk"))
+    if bounds:
+        return False
+    votes, seen, waiting = 0, set[tuple[Node, Index]](), [(operand.node, index)]
+    while waiting:
+        node, place = waiting.pop()
+        if (node, place) in seen:
+            continue
+        seen.add((node, place))
+        viewed = view_index(space, node, place)
+        if node.op == "input":
+            flat = space.linear(place, node.dims)
+            steps = [form[0] if (form := split_linear(flat, name)) is not None else ZERO for name in ("gm", "gk")]
+            votes += (steps[0] == ONE) - (steps[1] == ONE)
+        elif viewed is not None:
+            waiting.append((node.operands[0], viewed))
+        elif node.op in ELEMENTWISE:
+            waiting += [(each, place) for each in node.operands if each.dims == node.dims]
+    return votes > 0
 
 
 def _packed_weight(
