@@ -38,7 +38,7 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dense_views import dense_views
 from disc.frontend.derivatives import Derivatives
 from disc.frontend.dialects import load_frontend_dialects
-from disc.frontend.effect_tokens import warn_of_prints
+from disc.frontend.effect_tokens import has_effects, warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
 from disc.frontend.export_errors import DATA_DEPENDENT, DERIVATIVE, error_line, export_error, is_violated, logged_errors, quiet, shortened
@@ -208,7 +208,7 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
         whole = has_complex(program.graph_module) or any(node.target in CONTROL for node in program.graph.nodes)
         try:
             program = without_bodies(program).run_decompositions({} if whole else export_table())
-            if whole:
+            if whole or has_effects(program.graph):
                 return program, decompose(program.graph_module)
         except Exception as error:
             _refuse_shared(program, program.graph_signature.buffers)

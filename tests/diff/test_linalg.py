@@ -111,3 +111,20 @@ def test_checks_on_tokens_are_made_by_the_program() -> None:
         with pytest.raises(SingularMatrixError, match="not positive-definite"):
             program(singular)
     assert dynamo.statistics().compiled == 1 and not dynamo.statistics().eager
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    """[b, 2, 3] → [b, 3, 3], as warps of images make their matrices: PyTorch traces such a graph anew."""
+    whole = torch.nn.functional.pad(x, (0, 0, 0, 1))
+    whole[:, 2, 2] = 1.0
+    return whole
+
+
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.linalg.det, lambda x: torch.linalg.solve(x, x + 1), torch.linalg.svdvals,
+                                      lambda x: torch.linalg.eigvalsh(x + x.mT)])  # fmt: skip
+def test_matrices_written_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """The checks of a graph that PyTorch traced anew stand on tokens: "argument token of type FakeTensor is not supported"."""
+    executable = disc.compile(Wrapped(lambda x: function(in_place(x))).eval(), (torch.randn(2, 2, 3),))
+    for count in (1, 5):
+        x = torch.eye(3)[:2].repeat(count, 1, 1) * 2 + torch.randn(count, 2, 3) * 0.3
+        assert_close(executable(x), function(in_place(x)), 1e-4, f"{count} matrices")
