@@ -380,6 +380,53 @@ class Decides(Odd):
         return self.run(words, torch.ones(HIDDEN))
 
 
+class HasDefaults(Odd):
+    def forward(self, words, scale=2.0, most=None):
+        x = self.run(words, torch.ones(HIDDEN))
+        return x * scale if most is None else x
+
+
+class SetsDefault(Odd):
+    def forward(self, words, scale=2.0):
+        if not words:
+            return torch.ones(HIDDEN) * scale
+        return self.run(words, self(words[1:], 3.0))
+
+
+def test_parameters_with_defaults(tmp_path: Path) -> None:
+    """An instance is one argument; the interpreter, too, counted the others as missing."""
+    instances = [[1, 2], [], [3, 1, 1]]
+    module = HasDefaults().eval()
+    model: Any = disc.batched(module, options=OPTIONS)
+    for _ in range(6):
+        model.batch(instances)
+    assert model.stats()["interpreted"]
+    model.save(tmp_path / "model.disc", instances)
+    close(disc.load(tmp_path / "model.disc").batch(instances), [module(each) for each in instances])
+    with pytest.raises(SaveError, match="a value for 'scale', which has its default where an instance begins"):
+        disc.batched(SetsDefault(), options=OPTIONS).save(tmp_path / "other.disc", instances)
+
+
+class ReturnsWeight(Odd):
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        none = torch.zeros(HIDDEN)
+        if buffer:
+            self.register_buffer("none", none)
+        else:
+            self.none = nn.Parameter(none)
+
+    def forward(self, words):
+        return self.run(words, torch.ones(HIDDEN)) if words else self.none
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_weight_as_the_result_is_refused(buffer: bool, tmp_path: Path) -> None:
+    """It was saved, and every such instance failed."""
+    with pytest.raises(SaveError, match=r"returns its weight 'none' itself; let it return a copy, `none.clone\(\)`"):
+        disc.batched(ReturnsWeight(buffer), options=OPTIONS).save(tmp_path / "model.disc", [[1, 2], [], [3]])
+
+
 def test_instances_that_tensors_cannot_say(tmp_path: Path) -> None:
     model: Any = disc.batched(Decides(), options=OPTIONS)
     with pytest.raises(SaveError, match=r"has not run|nothing has run"):

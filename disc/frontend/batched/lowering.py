@@ -37,11 +37,13 @@ class NeedsPython(Exception):
 
 
 class Lowering:
-    """The functions that a model's skeleton has. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class
-    of tensors. partial: steps that have not run yet fail, rather than being no instructions."""
+    """The functions that a model's skeleton has. given: how many parameters of the first of them an instance gives; others have their
+    defaults in every call. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class of tensors. partial:
+    steps that have not run yet fail, rather than being no instructions."""
 
-    def __init__(self, constants: Constants, node_mask: Callable[[type], int], tensor: type, *, partial: bool) -> None:
+    def __init__(self, constants: Constants, given: int, node_mask: Callable[[type], int], tensor: type, *, partial: bool) -> None:
         self.partial = partial
+        self.given = given
         self.constants = constants
         self.names: dict[str, int] = {}
         self.functions: dict[Function, int] = {}
@@ -60,6 +62,15 @@ class Lowering:
 
     def function(self, function: Function) -> int:
         return self.functions.setdefault(function, len(self.functions))
+
+    def parameters(self, function: Function) -> tuple[list[str], dict[str, object]]:
+        """Those that calls give, and the values of others."""
+        names = function.parameters()
+        if self.functions[function]:
+            return names, {}
+        fixed = names[self.given :]
+        defaults = function.original.__defaults__ or ()
+        return names[: self.given], dict(zip(fixed, defaults[len(defaults) - len(fixed) :], strict=True))
 
     def name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
@@ -83,7 +94,7 @@ class FunctionCode:
         arguments = function.source.arguments
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise self._refused("a parameter that takes any number of arguments, or only named ones")
-        self.parameters = function.parameters()
+        self.parameters, fixed = whole.parameters(function)
         self._calls = function.emitted.calls
         self._environment = function.emitted.environment
         stored = {
@@ -92,10 +103,12 @@ class FunctionCode:
             for each in ast.walk(part)
             if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
         }
-        self._registers = {name: place for place, name in enumerate(dict.fromkeys([*self.parameters, *sorted(stored)]))}
+        self._registers = {name: place for place, name in enumerate(dict.fromkeys([*self.parameters, *fixed, *sorted(stored)]))}
         self._count = len(self._registers)
         self._loops: list[tuple[int, list[int]]] = []  # (place of the next iteration, jumps to the end)
         self._texts = self._words(function.emitted.body)
+        for name, value in fixed.items():
+            self._constant(value, self._registers[name])
         self._block(function.emitted.body)
         self._op("return", self._constant(None))
 
@@ -410,6 +423,10 @@ class FunctionCode:
             given: dict[str, ast.expr] = dict(zip(names, called.args, strict=False))
             given |= {str(each.arg): each.value for each in called.keywords}
             rest = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
+            fixed = self._whole.parameters(function)[1]
+            if changed := next((name for name in given if name in fixed), None):
+                raise self._refused(f"a value for '{changed}', which has its default where an instance begins")
+            names = [name for name in names if name not in fixed]
             if (
                 len(called.args) > len(names)
                 or not given.keys() <= set(names)

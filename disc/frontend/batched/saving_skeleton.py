@@ -7,6 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from disc.artifact.file import Contents, write_structures
 from disc.artifact.manifest import STORAGE, Manifest
 from disc.artifact.skeletons import DTYPES, ITEMS, TENSOR, SkeletonRecord, SlotRecord, tensors_of
@@ -26,6 +29,7 @@ def save_skeleton(model: Model, path: str | os.PathLike[str], examples: Sequence
     if not examples:
         raise SaveError("the model cannot be saved yet: no instance has run; give `save` some")
     results = model.run_until_known(examples)
+    _refuse_weights(model.target, results)
     try:
         saving = _Saving(Skeleton(model, examples, lambda kind: True), results)
     except NotSkeletal as reason:
@@ -38,6 +42,16 @@ def save_skeleton(model: Model, path: str | os.PathLike[str], examples: Sequence
         write_structures(path, saving.manifest(model.root.name), blocks)
     except ArtifactError as error:
         raise SaveError(f"the model cannot be saved: it has {len(blocks)} blocks, more than a file has sections for") from error
+
+
+def _refuse_weights(target: object, results: Sequence[Any]) -> None:
+    """Results lie in tables of what was computed, where weights do not. Raises SaveError for a weight among them."""
+    if not isinstance(target, torch.nn.Module):
+        return
+    names = {id(weight): name for name, weight in (*target.named_parameters(), *target.named_buffers())}
+    returned = next((names[id(each)] for each in tree_leaves(results) if id(each) in names), None)
+    if returned is not None:
+        raise SaveError(f"the model cannot be saved: it returns its weight '{returned}' itself; let it return a copy, `{returned}.clone()`")
 
 
 def _contents(kind: Kind) -> Contents:

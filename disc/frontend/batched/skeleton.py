@@ -52,11 +52,12 @@ class Skeleton:
         self._held: dict[int, int] = {}  # constant rows of each table
         self.programs: list[Kind] = []
         self.kinds: list[Kind] = []
-        self.name = self._root.parameters()[-1]
+        given = 1 + isinstance(model.target, torch.nn.Module)  # the module and the instance
+        self.name = self._root.parameters()[given - 1]
         self.constants = Constants(model.find)
         self.constants.object(self._root.original if not isinstance(model.target, torch.nn.Module) else model.target)
         self.instances = self._instances(examples)
-        self.lowering = Lowering(self.constants, self.instances.mask, torch.Tensor, partial=partial)
+        self.lowering = Lowering(self.constants, given, self.instances.mask, torch.Tensor, partial=partial)
         try:
             self._lower()
         except NeedsPython as needed:
