@@ -73,6 +73,7 @@ ALLOWED = {
     "codegen/x86/conv/winograd_plan.py:SIZES": LEGAL,
     "codegen/x86/gemm/dots.py:LANES": "the shuffles of this kernel are written for so many lanes",
     "codegen/x86/gemm/kernels.py:MOST_ROWS": LEGAL,
+    "codegen/x86/gemm/plan.py:LINE": LAYOUT,
     "codegen/x86/gemm/plan.py:PANELS": LEGAL,
     "codegen/x86/gemm/split_k.py:COUNTER": LAYOUT,
     "codegen/x86/gemm/split_k.py:MULTIPLE": LAYOUT,
