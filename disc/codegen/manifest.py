@@ -219,6 +219,8 @@ def kernel_entry(launch: Launch, operands: Sequence[str], facts: VersionFacts) -
 
 
 def _version_entry(version: Version, facts: VersionFacts) -> dict[str, object]:
-    grid = {"grid": [str(size) for size in version.blocks.grid]} if version.blocks is not None else {}
+    blocks, grid = version.blocks, dict[str, object]()
+    if blocks is not None:
+        grid = {"grid": [str(size) for size in blocks.grid], **({"persistent": True} if blocks.persistent else {})}
     predicted = {"predicted": str(version.predicted)} if version.predicted is not None else {}
     return {"function": version.function, "guard": version.describe(), **predicted, **grid, **facts.get(version.function, {})}

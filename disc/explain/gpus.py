@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disc.explain.machine import MachineLimits
 from disc.ral import _ral
-from disc.targets.cuda_thresholds import BANDWIDTHS, GPU, GPUS
+from disc.targets.cuda_thresholds import GPU, GPUS, bandwidth_of
 from disc.targets.thresholds import Gpu
 
 WARP = 32
@@ -30,7 +30,6 @@ def gpu_limits(number: int) -> MachineLimits:
     """Of the GPU of this number: its maker's figures for a product of its generation, for as many SMs as it has."""
     name, architecture, processors, _ = _ral.find_gpus()["gpus"][number]
     known = next((gpu for gpu in reversed(GPUS) if gpu.architecture <= architecture), GPUS[0])
-    bandwidth = next((rate for words, rate in BANDWIDTHS if words in name), known.bandwidth)
     share = 1000 * processors / known.sms  # TFLOP/s of the table's product to GFLOP/s of this one
     tf32 = share * known.tensor_rate("tf32")
     products = {"bf16": share * known.tensor_rate("bf16"), "f16": share * known.tensor_rate("f16"), "tf32": tf32, "tf32x3": tf32 / 3}
@@ -38,4 +37,4 @@ def gpu_limits(number: int) -> MachineLimits:
     plain = 2.0 * GPU.lanes * rates.instructions_per_cycle * rates.gigahertz * processors
     fast = f"{products['bf16']:.0f} GFLOP/s of products in bf16"
     source = f"the maker's figures of an {known.product}, for the {processors} SMs of this {name}; {fast}"
-    return MachineLimits(plain, bandwidth, source, products)
+    return MachineLimits(plain, bandwidth_of(known, name), source, products)

@@ -361,7 +361,7 @@ def _version(record: Record, ran: _Ran, runs: int, sizes: Mapping[str, int]) -> 
     if gpu is None or not resources.keys() >= {"threads", "registers", "shared"}:
         return plain
     resident = resident_blocks(gpu, resources["threads"], resources["registers"], resources["shared"])
-    known = runs > 0 and all(set(parse_dim(each).symbols()) <= sizes.keys() for each in grid)
+    known = runs > 0 and "persistent" not in record and all(set(parse_dim(each).symbols()) <= sizes.keys() for each in grid)
     blocks = math.prod(parse_dim(each).evaluate(sizes) for each in grid) if known else None
     return dataclasses.replace(plain, blocks=blocks, resident=resident, occupancy=resident * resources["threads"] / gpu.threads)
 

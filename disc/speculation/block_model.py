@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from disc.speculation.block_families import FEW_ROWS
 from disc.speculation.block_schedules import SPLIT_PROGRAMS, BlockSchedule
 from disc.speculation.block_trees import BASE, FAST, HALF, SINGLE
 from disc.speculation.sizes import Point
@@ -14,8 +15,10 @@ from disc.targets.thresholds import Gpu
 
 
 def seconds(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str) -> float:
-    """Of one product, its launch included; infinite where the schedule does not run. point.threads: SMs, of which a GPU of the same kind
-    may have another number than `gpu`: what they share grows with it."""
+    """Of one product, its launch included; infinite where the schedule does not run, or is for fewer rows. point.threads: SMs, of which a
+    GPU of the same kind may have another number than `gpu`: what they share grows with it."""
+    if schedule.streams and point.m > FEW_ROWS:
+        return float("inf")
     programs = ceil(point.m / schedule.rows) * ceil(point.n / schedule.columns) * point.batch * schedule.parts
     if schedule.parts > 1 and programs > SPLIT_PROGRAMS:
         return float("inf")
@@ -36,10 +39,13 @@ def element_bytes(kind: str) -> int:
 
 def _resident(schedule: BlockSchedule, gpu: Gpu, kind: str) -> int:
     """Programs that an SM runs at a time."""
-    threads = 32 * schedule.warps
-    shared = schedule.stages * _step_bytes(schedule, kind)
-    besides = MODEL.registers if kind == HALF else MODEL.single_registers
-    registers = min(MODEL.most_registers, schedule.rows * schedule.columns // threads + besides)
+    threads, sums, besides = 32 * schedule.warps, schedule.rows * schedule.columns, MODEL.single_registers
+    shared = (schedule.stages if schedule.stages > 1 else 0) * _step_bytes(schedule, kind) or 1
+    if schedule.streams:  # a sum for each value of k of a step, and what is loaded of one
+        sums = (schedule.rows + 1) * schedule.columns * schedule.depth
+    if schedule.streams or kind == HALF:
+        besides = MODEL.registers
+    registers = min(MODEL.most_registers, sums // threads + besides)
     return max(1, min(gpu.shared_sm // shared, gpu.threads // threads, gpu.registers // (registers * threads)))
 
 
@@ -51,6 +57,15 @@ def _wave(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str, count: int
     """Of `count` programs that share an SM."""
     steps = ceil(ceil(point.k / schedule.depth) / schedule.parts)
     sums = schedule.rows * schedule.columns
+    store = count * sums * element_bytes(kind) / l2_rate(gpu)
+    if schedule.streams:  # the right factor comes from memory, most of it
+        latency = MODEL.memory_ns * 1e-9
+        step = max(
+            count * sums * schedule.depth * MODEL.multiply_ns * 1e-9,
+            count * _step_bytes(schedule, kind) / l2_rate(gpu),
+            latency / max(schedule.stages - 1, 1),
+        )
+        return latency + steps * step + store
     rate = tensor_rate(gpu, kind) / gpu.sms * min(1.0, count * sums / MODEL.full_block) ** MODEL.idle_power
     if gpu.architecture >= 90 and schedule.rows < MODEL.small_rows:
         rate *= MODEL.small_share
@@ -61,7 +76,6 @@ def _wave(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str, count: int
         count * _shared_bytes(schedule, gpu, kind) / (MODEL.shared_rate * 1e9),
         latency / max(schedule.stages - 1, 1),
     )
-    store = count * sums * element_bytes(kind) / l2_rate(gpu)
     return latency + MODEL.memory_ns * 1e-9 + steps * step + store
 
 

@@ -1,6 +1,6 @@
 """The schedules of products on a GPU: each is a kernel of its own, of which the tree of a product chooses one in every call.
 
-A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k and "+h2" for halves; or "cublaslt".
+A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k, "+h2" for halves and "+p" where it is persistent; or "cublaslt".
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 # Programs of a launch that share blocks of a result, at most: scratch for what each leaves is set aside. More than a few for each SM of the
 # largest GPU gain nothing.
 SPLIT_PROGRAMS = 1024
-_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(?:\+h(\d+))?(?:/(\d+))?")
+_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(\+p)?(?:\+h(\d+))?(?:/(\d+))?")
+TENSOR_ROWS = 16  # of a block, at least, that tensor cores multiply
 _ATTENTION = re.compile(r"(\d+)x(\d+)\+w(\d+)\+s(\d+)(?:/(\d+))?")
 
 
@@ -19,10 +20,12 @@ _ATTENTION = re.compile(r"(\d+)x(\d+)\+w(\d+)\+s(\d+)(?:/(\d+))?")
 class BlockSchedule:
     """A program computes a block of the result.
 
-    rows, columns: of a block; depth: values of k of a step: powers of two, 16 at least. warps: of a program. stages: steps whose operands
-    are in shared memory at a time. group: blocks of rows that go one after the other over the same columns, so that these stay in L2.
-    halves: parts of a block's columns that are stored one after the other, so that what follows the product has registers. parts: of k,
-    each a program of its own; their sums are added in their order by the program that comes last.
+    rows, columns: of a block; depth: values of k of a step: powers of two, columns and depth 16 at least. Fewer rows than tensor cores
+    multiply are multiplied one by one, in registers, with what is loaded of the right factor. warps: of a program. stages: steps whose
+    operands are in shared memory at a time. group: blocks of rows that go one after the other over the same columns, so that these stay in
+    L2. halves: parts of a block's columns that are stored one after the other, so that what follows the product has registers. parts: of
+    k, each a program of its own; their sums are added in their order by the program that comes last. persistent: there are no more programs
+    than SMs, and each computes block after block: the factors of the next one are on their way while results are stored.
     """
 
     rows: int
@@ -33,26 +36,37 @@ class BlockSchedule:
     group: int = 8
     halves: int = 1
     parts: int = 1
+    persistent: bool = False
 
     def __post_init__(self) -> None:
-        for size in (self.rows, self.columns, self.depth):
-            if size < 16 or size & (size - 1):
-                raise ValueError(f"{self}: blocks are powers of two, 16 at least")
+        for size, least in ((self.rows, 1), (self.columns, 16), (self.depth, 16)):
+            if size < least or size & (size - 1):
+                raise ValueError(f"{self}: blocks are powers of two, columns and depth 16 at least")
+        if self.streams and self.halves > 1:
+            raise ValueError(f"{self}: the few rows of a block are stored at once")
+        if self.persistent and (self.streams or self.parts > 1):
+            raise ValueError(f"{self}: persistent programs have whole blocks for tensor cores")
         if min(self.warps, self.stages, self.group, self.halves, self.parts) < 1 or self.warps & (self.warps - 1):
             raise ValueError(f"{self}: warps are a power of two, and all numbers positive")
         if self.columns % (self.halves * 16) or self.halves not in (1, 2):
             raise ValueError(f"{self}: a block has one or two halves of at least 16 columns")
 
+    @property
+    def streams(self) -> bool:
+        """Whether rows multiply the right factor by themselves, and not tensor cores."""
+        return self.rows < TENSOR_ROWS
+
     def __str__(self) -> str:
-        halves = f"+h{self.halves}" if self.halves > 1 else ""
+        persistent, halves = "+p" if self.persistent else "", f"+h{self.halves}" if self.halves > 1 else ""
         parts = f"/{self.parts}" if self.parts > 1 else ""
-        return f"{self.rows}x{self.columns}x{self.depth}+w{self.warps}+s{self.stages}+g{self.group}{halves}{parts}"
+        return f"{self.rows}x{self.columns}x{self.depth}+w{self.warps}+s{self.stages}+g{self.group}{persistent}{halves}{parts}"
 
     def describe(self) -> str:
         """The text that `explain` shows."""
         halves = ", stored in halves" if self.halves > 1 else ""
         parts = f", k split into {self.parts} parts" if self.parts > 1 else ""
-        return f"blocks of {self.rows} x {self.columns}, {self.depth} of k, {self.warps} warps, {self.stages} stages{halves}{parts}"
+        kind = ", in registers" if self.streams else ", persistent" if self.persistent else ""
+        return f"blocks of {self.rows} x {self.columns}, {self.depth} of k, {self.warps} warps, {self.stages} stages{kind}{halves}{parts}"
 
 
 @dataclass(frozen=True)
@@ -78,8 +92,9 @@ def read_schedule(text: str) -> ProductSchedule:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no schedule of a GPU")
-    rows, columns, depth, warps, stages, group, halves, parts = (int(each or 1) for each in match.groups())
-    return BlockSchedule(rows, columns, depth, warps, stages, group, halves, parts)
+    *block, persistent, halves, parts = match.groups()
+    rows, columns, depth, warps, stages, group = map(int, block)
+    return BlockSchedule(rows, columns, depth, warps, stages, group, int(halves or 1), int(parts or 1), bool(persistent))
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ def best_schedules(records: Iterable[Record], count: int, schedules: Sequence[Sc
     return tuple(schedules[number] for number in best_columns(losses(list(records), schedules), count))
 
 
-def best_columns(table: npt.NDArray[np.float64], count: int) -> list[int]:
-    """Of [size, schedule] losses: the `count` schedules of which the least loss at each size is least on average, found greedily."""
-    chosen: list[int] = []
-    current = np.full(len(table), np.inf)
+def best_columns(table: npt.NDArray[np.float64], count: int, taken: Sequence[int] = ()) -> list[int]:
+    """Of [size, schedule] losses: the `count` schedules of which the least loss at each size is least on average, found greedily.
+    taken: those that are among them anyway."""
+    chosen = list(taken)
+    current = table[:, chosen].min(axis=1, initial=np.inf)
     while len(chosen) < min(count, table.shape[1]):
         gains = [float(np.minimum(current, table[:, number]).mean()) for number in range(table.shape[1])]
         number = int(np.argmin(gains))

@@ -24,7 +24,7 @@ DEVICE_ROWS = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192
                6144, 8192, 16384)  # fmt: skip
 
 # What is measured on a GPU, as this takes minutes of it: rows, and (N, K) of matrices.
-MEASURED_ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
+MEASURED_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 MEASURED_MATRICES = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (4096, 11008))
 
 # Of attention: queries, keys beside few queries, heads of all sequences.
@@ -69,6 +69,12 @@ def device_points(sms: int) -> list[Point]:
     """The sizes that the trees of a GPU are fitted to."""
     linear = [Point(m, n, k, 1, sms, False) for n, k in DEVICE_LINEAR for m in DEVICE_ROWS]
     return [*linear, *(Point(m, n, k, batch, sms, False) for n, k, batch in DEVICE_BATCHED for m in DEVICE_ROWS)]
+
+
+def few_row_points(sms: int, most: int) -> list[Point]:
+    """The sizes that the parts of these trees for at most so many rows are fitted to."""
+    linear = [Point(m, n, k, 1, sms, False) for n, k in DEVICE_LINEAR for m in range(1, most + 1)]
+    return [*linear, *(Point(m, n, k, batch, sms, False) for n, k, batch in DEVICE_BATCHED for m in range(1, most + 1))]
 
 
 def measured_sizes() -> list[tuple[int, int, int]]:

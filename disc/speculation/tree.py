@@ -38,6 +38,20 @@ class DecisionTree(Generic[_Schedule]):
             node = self.nodes[node[2] if features[node[0]] <= node[1] else node[3]]
         return node[1]
 
+    def below(self, feature: int, threshold: int, other: Self) -> Self:
+        """The tree that chooses as `other` where features[feature] <= threshold, and elsewhere as this one."""
+        schedules = tuple(dict.fromkeys((*self.schedules, *other.schedules)))
+
+        def moved(tree: Self, first: int) -> list[tuple[int, int, int, int]]:
+            places = [schedules.index(each) for each in tree.schedules]
+            return [
+                (LEAF, places[limit], 0, 0) if number == LEAF else (number, limit, left + first, right + first)
+                for number, limit, left, right in tree.nodes
+            ]
+
+        above = 1 + len(other.nodes)
+        return replace(self, schedules=schedules, nodes=((feature, threshold, 1, above), *moved(other, 1), *moved(self, above)))
+
     def prune(self, known: Mapping[int, int]) -> Self:
         """The tree for features of which those in `known` (number → value) have that value; schedules out of reach are dropped."""
         nodes: list[tuple[int, int, int, int]] = []

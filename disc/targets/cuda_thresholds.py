@@ -101,6 +101,12 @@ BANDWIDTHS = (
     ("A100-SXM4-40GB", 1555),  # vendor
 )
 
+
+def bandwidth_of(known: Gpu, product: str) -> float:
+    """GB/s of the memory of a product of a generation, of which `known` is the table's."""
+    return next((rate for words, rate in BANDWIDTHS if words in product), known.bandwidth)
+
+
 # A core is an SM of an H100, a vector what a warp computes with one instruction: 32 elements, 128 bytes of f32.
 _RATES = Rates(
     gigahertz=2,  # vendor: 1.98 at most

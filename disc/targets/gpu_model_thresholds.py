@@ -17,7 +17,8 @@ class ModelThresholds:
     rate falls by the power `idle_power` of the share. small_rows: of a block, below which Hopper's and later tensor cores are reached by
     older instructions, at small_share of their rate. registers, single_registers: of a thread, besides its sums, for operands of 16 bits
     and of f32. most_registers: of a thread. overlap: the share of computing, or of loading from memory, that
-    the longer one of them hides.
+    the longer one of them hides. score_ns, multiply_ns: of an SM, for an element of attention's scores, and for a product outside of tensor
+    cores.
     """
 
     launch_us: float
@@ -35,6 +36,7 @@ class ModelThresholds:
     most_registers: int
     overlap: float
     score_ns: float
+    multiply_ns: float
 
 
 MODEL = ModelThresholds(
@@ -55,5 +57,6 @@ MODEL = ModelThresholds(
     single_registers=120,  # derived: of kernels that were compiled: 205 for 128 x 128 by 8 warps
     most_registers=255,  # derived: the instruction set
     overlap=0.9,  # chosen: of two schedules that wait for memory alike, the one that computes less is taken
+    multiply_ns=0.0046,  # derived: 128 lanes of an SM at 1.7 GHz
     score_ns=0.055,  # derived: some 12 instructions of 128 lanes at 1.7 GHz
 )

@@ -74,7 +74,7 @@ def versions(chosen: str, name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVers
     kernels = library(name) if chosen == "library" else kinds(name, None if chosen == "all" else ANY_SIZE)
     for kernel in kernels:
         for version in kernel.versions[: 1 if chosen == "first" else None]:
-            yield kernel.name, version
+            yield from ((kernel.name, each) for each in (*version.ahead, version))
 
 
 def kinds(name: str, tree: BlockTree | None) -> list[DeviceKernel]:

@@ -809,6 +809,7 @@ int32_t cuMemcpyAsync(address to, address from, size_t bytes, void* handle) {
   if (!bytes) return unlock(SUCCESS);
   counts.copies += 1;
   const int32_t here_from = !find(from, 1) && !find(from, 0), here_to = !find(to, 1) && !find(to, 0);
+  counts.plain_copies += here_from || here_to;
   op* o = ask(s, COPY);
   o->to = to, o->from = from, o->bytes = bytes;
   if (here_from) {

@@ -36,6 +36,7 @@ typedef struct fake_counts {
   int64_t live_modules, live_streams, live_events;
   int64_t graphs, graph_launches, live_graphs;
   int64_t calls_made; /* of fake_enqueue, that have run */
+  int64_t plain_copies; /* from or to memory of the process that is not pinned */
 } fake_counts;
 
 /* Before the driver is started: how many GPUs, of which architecture (90), the driver's version (13000), bytes of memory of each. */

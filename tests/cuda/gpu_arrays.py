@@ -20,7 +20,7 @@ class Counts(ctypes.Structure):
 
     NAMES = (
         *("calls", "launches", "executed", "copies", "fills", "waits", "allocated", "live_blocks", "live_bytes", "live_host"),
-        *("live_modules", "live_streams", "live_events", "graphs", "graph_launches", "live_graphs", "calls_made"),
+        *("live_modules", "live_streams", "live_events", "graphs", "graph_launches", "live_graphs", "calls_made", "plain_copies"),
     )
     _fields_ = [(name, c_int64) for name in NAMES]
 

@@ -157,6 +157,11 @@ def check_staged(path: str) -> None:
         y = exe(x, x[::-1])
         assert isinstance(y, np.ndarray) and np.array_equal(y, x + x[::-1] + 0.5)
         assert [launches for _, launches, _ in exe.profile(x, x)] == [1]
+    for rows, all_pinned in ((100_000, True), (3_000_000, False)):  # 1.6 MB, and more than a call has of pinned memory
+        x = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4)
+        before = counts().plain_copies
+        assert np.array_equal(exe(x, x[::-1]), x + x[::-1] + 0.5) and np.array_equal(exe(x, x), x + x + 0.5)
+        assert (counts().plain_copies == before) == all_pinned
 
 
 def check_ranges(exe: Any) -> None:

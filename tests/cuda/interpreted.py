@@ -29,6 +29,7 @@ from disc.ir.bf16 import bf16_bits, round_to_bf16
 if TYPE_CHECKING:
     from disc.codegen.cuda.kernel import DeviceVersion
 
+SMS = 3  # of the GPU, as persistent programs see it
 builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
 _NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw")
 _PLAIN = tuple(getattr(builder, name) for name in _NAMES)
@@ -189,6 +190,12 @@ def load(text: str) -> Any:
     return space[NAME]
 
 
+def launched_grid(version: DeviceVersion, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Programs along each axis."""
+    first, *others = (dim.evaluate(sizes) for dim in version.grid)
+    return (min(first, SMS) if version.persistent else first, *others)
+
+
 def launch(
     version: DeviceVersion, arguments: Mapping[str, torch.Tensor], results: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
 ) -> Any:
@@ -210,9 +217,13 @@ def launch(
         if value % number:
             raise Misuse(f"{name} is {value}, which {number} does not divide, as it is promised to")
     values = [buffers[each.name] if each.name in buffers else sizes[each.name.removeprefix("n_")] for each in version.parameters]
-    grid = tuple(dim.evaluate(sizes) for dim in version.grid)
+    grid = launched_grid(version, sizes)
     try:
         shared = [name for name, is_there in (("fault", checks), (SCRATCH, version.scratch is not None)) if is_there]
+        for each in version.ahead:
+            with Checked(buffers, [], shared):
+                if all(launched_grid(each, sizes)):
+                    load(each.text)[launched_grid(each, sizes)](*values)
         with Checked(buffers, list(results), shared) as checked:
             if all(grid):
                 load(version.text)[grid](*values)

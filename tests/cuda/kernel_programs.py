@@ -126,6 +126,26 @@ def long_rows() -> Iterator[int]:
     yield from _rows((1, 1025), (1, 4097), (1, 16385))
 
 
+def shared_rows() -> Iterator[int]:
+    """So few that programs share them, with a launch for each round of reductions and one for the results."""
+    yield from _rows((2, 32772), (1, 40000))
+
+
+def long_shared_rows() -> Iterator[int]:
+    """The least of the length from which most programs share a row; other numbers of rows, also of rows that have no other versions."""
+    yield from _rows((1, 262144), (8, 262148), (64, 32768))
+    program = Checked.of_model(FewWords(), (torch.randn(3, 50257),), ({0: DYNAMIC},))
+    yield program.check([np.random.default_rng(0).normal(size=(3, 50257)).astype("f4")])
+
+
+class FewWords(nn.Module):
+    """Rows of one length: what a language model is trained with, and a norm whose mean is a result, too."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean = x.mean(-1, keepdim=True)
+        return torch.log_softmax(x, -1), (x - mean).square().mean(-1), mean
+
+
 def _rows(*sizes: tuple[int, int]) -> Iterator[int]:
     program = Checked.of_model(Rows(), (torch.randn(3, 5),), ({0: DYNAMIC, 1: DYNAMIC},))
     random = np.random.default_rng(0)
@@ -206,9 +226,25 @@ def attention() -> Iterator[int]:
 
 
 def schedules() -> Iterator[int]:
-    """A schedule of each form: one block, several, with halves, with parts of k, of which some are empty."""
-    forms = ("32x64x32+w4+s3+g2", "16x32x64+w4+s3+g8+h2", "16x32x32+w4+s3+g8/4", "16x64x128+w4+s4+g8/8")
+    """A schedule of each form: one block, several, with halves, with parts of k, of which some are empty; persistent; of few rows."""
+    forms = ("32x64x32+w4+s3+g2", "16x32x64+w4+s3+g8+h2", "16x32x32+w4+s3+g8/4", "16x64x128+w4+s4+g8/8", "16x32x64+w4+s3+g2+p",
+             "16x64x32+w4+s3+g8+p+h2", "8x64x64+w4+s1+g8", "4x32x64+w4+s3+g2/8")  # fmt: skip
     yield from _scheduled(tuple(map(read_schedule, forms)), 33)
+
+
+def few_rows() -> Iterator[int]:
+    """Schedules of few rows, where some of a block are none, and where factors are computed, in batches."""
+    forms = tuple(map(read_schedule, ("1x64x64+w4+s4+g8", "2x64x64+w4+s3+g8/4", "4x32x64+w4+s3+g8", "8x32x64+w4+s3+g8")))
+    for rows in (0, 1, 3):
+        yield from _scheduled(forms, rows)
+    torch.manual_seed(0)
+    example = (torch.randn(2, 5, 7), torch.randn(2, 3, 7), torch.randn(2, 3, 9, 8))
+    dims = ({0: DYNAMIC, 1: DYNAMIC, 2: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC, 2: DYNAMIC}, {2: DYNAMIC, 3: DYNAMIC})
+    program = Checked.of_model(Products().eval(), example, dims, tree=every_leaf(forms))
+    random = np.random.default_rng(0)
+    for m, n, k in ((1, 1, 1), (5, 33, 65), (3, 5, 0)):
+        shapes = ((2, m, k), (2, n, k), (2, 3, 5, 4))
+        yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
 
 
 def every_schedule() -> Iterator[int]:
@@ -245,8 +281,8 @@ def few_queries() -> Iterator[int]:
 
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
-    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "sums": sums, "long_sums": long_sums, "products": products, "convolutions": convolutions, "attention": attention,
-    "schedules": schedules, "every_schedule": every_schedule, "few_queries": few_queries,
+    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "shared_rows": shared_rows, "long_rows": long_rows, "long_shared_rows": long_shared_rows, "sums": sums, "long_sums": long_sums, "products": products, "convolutions": convolutions, "attention": attention,
+    "schedules": schedules, "few_rows": few_rows, "every_schedule": every_schedule, "few_queries": few_queries,
     **LIBRARY_PROGRAMS,
 }  # fmt: skip
 

@@ -23,11 +23,11 @@ from tests.models import MODELS
 FOLDER = Path(__file__).parent
 # What one process runs: starting one costs as much as a program.
 PROGRAMS = (
-    "layer rows sums products convolutions attention schedules few_queries some_elementwise",
+    "layer rows shared_rows sums products convolutions attention schedules few_rows few_queries some_elementwise",
     "scans scatters sorts groups segments",
 )
 FEW_MODELS = "mlp"  # the others are `long`
-LONG = ("elementwise", "long_rows", "long_sums", "every_schedule", "long_scans", "long_scatters", "long_sorts")
+LONG = ("elementwise", "long_rows", "long_shared_rows", "long_sums", "every_schedule", "long_scans", "long_scatters", "long_sorts")
 
 
 def _run(program: str, *arguments: str) -> str:

@@ -58,6 +58,11 @@ def test_arrays_on_gpus(library: Path) -> None:
     assert _run("gpu_calls.py", library) == "passed\n"
 
 
+def test_grids_and_launches_ahead(library: Path) -> None:
+    """Persistent programs are as many as SMs; rows that programs share take a launch for each round of reductions, also as CUDA graphs."""
+    assert _run("gpu_schedules.py", library) == "passed\n"
+
+
 @pytest.mark.parametrize("there", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_products_of_a_library(library: Path, products: Path, there: bool) -> None:
     """A tree's choice of cuBLASLt is taken where it is there, and where the product, sizes and addresses are as it wants them."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 GUARD, POISON = 256, 0xA5  # bytes on both sides of a buffer, and what they hold
 LONG = 256 << 20  # bytes that take longer to set than the launches of a measurement to be queued
-MAJOR, MINOR, SHARED = 75, 76, 8  # numbers of device attributes in the driver's interface
+MAJOR, MINOR, SHARED, PROCESSORS = 75, 76, 8, 16  # numbers of device attributes in the driver's interface
 Array = npt.NDArray[Any]
 
 
@@ -40,16 +40,17 @@ class Gpu:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.functions, self.images = library, dict[str, tuple[c_void_p, Mapping[str, Any]]](), list[bytes]()
         self._long_memory = c_uint64()
-        context, device, major, minor = c_void_p(), c_int32(), c_int32(), c_int32()
+        context, device, major, minor, processors = c_void_p(), c_int32(), c_int32(), c_int32(), c_int32()
         self.call("cuInit", c_uint(0))
         self.call("cuDeviceGet", byref(device), c_int32(0))
         self.call("cuDeviceGetAttribute", byref(major), c_int32(MAJOR), device)
         self.call("cuDeviceGetAttribute", byref(minor), c_int32(MINOR), device)
+        self.call("cuDeviceGetAttribute", byref(processors), c_int32(PROCESSORS), device)
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, c_int32(256), device)
         self.call("cuDevicePrimaryCtxRetain", byref(context), device)
         self.call("cuCtxPushCurrent_v2", context)
-        self.architecture, self.name = 10 * major.value + minor.value, name.value.decode()
+        self.architecture, self.name, self.sms = 10 * major.value + minor.value, name.value.decode(), processors.value
 
     def call(self, name: str, *arguments: object) -> None:
         """Raises DriverError with the driver's own name of what failed."""

@@ -33,7 +33,7 @@ def check(job: Job, report: Report) -> None:
                 break
             name = f"{program} {case['launch']} {case['kernel']} {case['key'][:24]}"
             try:
-                wrong = _run(gpu, job, case, listing["kernels"][case["key"]], arrays, row)
+                wrong = _run(gpu, job, case, listing["kernels"], arrays, row)
             except DriverError as error:
                 row.wrong += 1
                 report.row(row)
@@ -44,9 +44,9 @@ def check(job: Job, report: Report) -> None:
         report.row(row)
 
 
-def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], arrays: Arrays, row: Row) -> list[str]:
-    """Launches a case once. Returns what is wrong with it."""
-    function, facts = gpu.load(case["key"], code, job.folder)
+def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], kernels: Mapping[str, Any], arrays: Arrays, row: Row) -> list[str]:
+    """Launches a case once, behind what goes ahead of it. Returns what is wrong with it."""
+    _, facts = gpu.load(case["key"], kernels[case["key"]], job.folder)
     values, results, buffers = list[Any](), list[tuple[Mapping[str, Any], Buffer]](), list[Buffer]()
     fault: Buffer | None = None
     counters: tuple[Buffer, int] | None = None
@@ -75,8 +75,10 @@ def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], a
         values.append(c_uint64(0))
     else:
         values += [c_uint64(0), c_uint64(0)]
-    if all(case["grid"]):
-        row.microseconds = (row.microseconds or 0.0) + gpu.launch(function, facts, case["grid"], values)
+    for each in (*case["ahead"], case):
+        if all(each["grid"]):
+            own = gpu.load(each["key"], kernels[each["key"]], job.folder)
+            row.microseconds = (row.microseconds or 0.0) + gpu.launch(*own, each["grid"], values)
     wrong = [f"{each['name']}: {text}" for each, buffer in results if (text := _compared(each, buffer, arrays, row))]
     if fault is not None and any(fault.read()[0]):
         wrong.append(f"reports a fault {np.frombuffer(fault.read()[0], np.int64)}")

@@ -22,6 +22,7 @@ from gpu_parts.driver import Array
 from gpu_parts.job import ROOT
 from gpu_parts.stand_in import code_name
 
+SMS = 3  # as persistent programs see it: so few that each has several blocks
 Texts = dict[str, dict[str, object]]  # as `write_texts` takes them
 
 
@@ -74,9 +75,14 @@ def _launches(made: Recorded, program: str, place: Any, kernel: Any, seen: Any) 
         made.versions[version.key] = version
         parameters = [_parameter(version, each, kinds, names, seen.sizes) for each in version.parameters]
         grid = [dim.evaluate(seen.sizes) for dim in version.grid]
-        made.cases.append(
-            {"program": program, "launch": number, "kernel": place.work.name, "key": version.key, "grid": grid, "parameters": parameters}
-        )
+        if version.persistent:
+            grid[0] = min(grid[0], SMS)
+        made.versions |= {each.key: each for each in version.ahead}
+        ahead = [{"key": each.key, "grid": [dim.evaluate(seen.sizes) for dim in each.grid]} for each in version.ahead]
+        made.cases.append({
+            "program": program, "launch": number, "kernel": place.work.name, "key": version.key, "grid": grid, "ahead": ahead,
+            "parameters": parameters,
+        })  # fmt: skip
     return len(made.cases) - before
 
 

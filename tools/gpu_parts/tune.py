@@ -65,10 +65,12 @@ def _time(gpu: Gpu, job: Job, launch: Mapping[str, Any], kernels: Mapping[str, A
         for name, size in kernel["parameters"]
     ]
     values += [c_uint64(0), c_uint64(0)]
+    first, *others = launch["grid"]
+    grid = [min(first, gpu.sms) if launch["persistent"] else first, *others]
     zeroed = memory["scratch"].address, launch["zeroed"]
     if job.fake:
-        return max(gpu.launch(function, facts, launch["grid"], values, 1, zeroed), LEAST)
-    return max(gpu.launch(function, facts, launch["grid"], values, MEASURED, zeroed, WARM), LEAST)
+        return max(gpu.launch(function, facts, grid, values, 1, zeroed), LEAST)
+    return max(gpu.launch(function, facts, grid, values, MEASURED, zeroed, WARM), LEAST)
 
 
 def _library(device: Host, point: Mapping[str, Any]) -> float:

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 
 import disc
 from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_model import seconds
 from disc.speculation.block_trees import ALONG_K, BASE, FAST, HALF, KINDS, every_leaf, packaged_trees
-from disc.speculation.sizes import measured_sizes
+from disc.speculation.sizes import Point, measured_sizes
 from disc.targets.cuda import read_target
 from gpu_parts.job import ROOT
 from gpu_parts.recorded import Texts, assembled
@@ -75,7 +77,9 @@ def _point(
     assert gpu is not None
     tree = packaged_trees(architecture).get(kind)  # none yet of a new kind
     chosen = "" if tree is None else str(tree.schedules[tree.choose((m, n, k, 1, gpu.sms))])
-    launches = list(_launches(kernel, own, sizes, most))
+    point = Point(m, n, k, 1, gpu.sms, weights=True)
+    able = {key: each for key, each in own.items() if not isinf(seconds(kernel.choice.tree.schedules[each.schedule], point, gpu, kind))}
+    launches = list(_launches(kernel, able, sizes, most))
     return {"kind": kind, "m": m, "n": n, "k": k, "chosen": chosen, "launches": launches}
 
 
@@ -90,4 +94,7 @@ def _launches(kernel: Any, own: dict[str, Any], sizes: dict[str, int], most: dic
             zeroed = version.scratch.zeroed.evaluate(sizes)
         grid = [dim.evaluate(sizes) for dim in version.grid]
         numbers = {f"n_{name}": number for name, number in sizes.items()}
-        yield {"schedule": str(schedules[version.schedule]), "key": key, "grid": grid, "sizes": numbers, "zeroed": zeroed}
+        yield {
+            "schedule": str(schedules[version.schedule]), "key": key, "grid": grid, "persistent": version.persistent, "sizes": numbers,
+            "zeroed": zeroed,
+        }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,7 +16,7 @@ from disc.codegen.cuda.plans import KINDS, HostPlan, LibraryPlan
 from disc.codegen.mlir.lower import compile_object, compile_objects, link_shared
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.index import ZERO
-from disc.codegen.plan.kernel import BlockChoice, Blocks, Kernel, Version
+from disc.codegen.plan.kernel import Ahead, BlockChoice, Blocks, Kernel, Version
 from disc.codegen.plan.library import LibraryPlan as HostLibraryPlan
 from disc.codegen.plan.library import emit_library
 from disc.codegen.plan.listing import Assembled, Listing, Means
@@ -61,11 +61,13 @@ class _Cuda:
             return emit_library(name, fusion.body, fusion.env, HostLibraryPlan(plan.function))
         made = emit_device(fusion, cast("Plan", plan), target)
         versions = tuple(
-            Version(f"{name}_v{number}", each.guard, blocks=_blocks(each, made.choice)) for number, each in enumerate(made.versions)
+            Version(f"{name}_v{number}", each.guard, blocks=_blocks(f"{name}_v{number}", each, made.choice))
+            for number, each in enumerate(made.versions)
         )
         choice = made.choice and BlockChoice(made.choice.tree.nodes, len(made.choice.tree.schedules), made.choice.features)
         space, last = fusion.space(), made.versions[-1].grid
-        source = "\n".join(f"# {version.function}\n{each.text}" for version, each in zip(versions, made.versions, strict=True))
+        functions = _functions(zip((version.function for version in versions), made.versions, strict=True))
+        source = "\n".join(f"# {function}\n{each.text}" for function, each in functions.items())
         return CudaKernel(
             fusion.name, fusion.kind, versions, made.symbols, space.env.product(last), ZERO, ZERO, source, fusion.body.lines(),
             kernel_ops(fusion.body), bytes=traffic(space, fusion.body), block_choice=choice, device=made.versions,
@@ -86,7 +88,7 @@ class _Cuda:
                 continue
             if not isinstance(kernel, CudaKernel):
                 raise CompilerBug(f"kernel {kernel.name} is none of a GPU")
-            versions.update(zip((each.function for each in kernel.versions), kernel.device, strict=True))
+            versions |= _functions(zip((each.function for each in kernel.versions), kernel.device, strict=True))
         cubins = assemble([each for each in versions.values() if each.product is None], gpu, means.threads, means.kernels)
         objects = compile_objects(listing.host, host, means.threads, external=frozenset(versions))
         data = compile_object(descriptor_source(versions, cubins, gpu.architecture), host)
@@ -95,12 +97,30 @@ class _Cuda:
         return Assembled(link_shared([*objects, data]), facts, tools)
 
 
-def _blocks(version: DeviceVersion, choice: DeviceChoice | None) -> Blocks:
+def _functions(versions: Iterable[tuple[str, DeviceVersion]]) -> dict[str, DeviceVersion]:
+    """Versions, and what is launched ahead of them, by their names, in the order of launches."""
+    found: dict[str, DeviceVersion] = {}
+    for function, version in versions:
+        found |= {_ahead(function, number): each for number, each in enumerate(version.ahead)}
+        found[function] = version
+    return found
+
+
+def _ahead(function: str, number: int) -> str:
+    """The name of what is launched ahead of a version."""
+    return f"{function}_{number}"
+
+
+def _blocks(function: str, version: DeviceVersion, choice: DeviceChoice | None) -> Blocks:
     words = ""
     if choice is not None and version.schedule is not None:
         words = f"{choice.tree.schedules[version.schedule].describe()}, {choice.tree.source}"
+    elif version.ahead:
+        words = f"{len(version.ahead) + 1} launches"
     scratch, zeroed = (version.scratch.bytes, version.scratch.zeroed) if version.scratch is not None else (None, None)
-    return Blocks(version.grid, version.schedule, words, scratch, zeroed, () if version.product is None else version.product.numbers)
+    numbers = () if version.product is None else version.product.numbers
+    ahead = tuple(Ahead(_ahead(function, number), each.grid) for number, each in enumerate(version.ahead))
+    return Blocks(version.grid, version.schedule, words, scratch, zeroed, numbers, ahead, version.persistent)
 
 
 def _gpu(target: Target) -> Gpu:

@@ -116,7 +116,7 @@ def _lies_along_k(space: IndexSpace, c: Contraction) -> bool:
 def _without_parts(tree: BlockTree) -> BlockSchedule:
     """The schedule of a version for any size."""
     found = next((each for each in tree.blocks if each.parts == 1 and each.rows >= 64), tree.blocks[0])
-    return replace(found, parts=1)
+    return replace(found, parts=1, persistent=False)
 
 
 def _on_tensor_cores(c: Contraction) -> bool:
@@ -144,6 +144,7 @@ class _Product:
         return emit_version(
             self.fusion.body, self.space, symbols, f"[{block.rows}, {block.columns}]", self._emit, (self.tiles * block.parts,),
             block.warps, guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
+            persistent=block.persistent,
         )  # fmt: skip
 
     def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
@@ -151,25 +152,37 @@ class _Product:
         m, n = w.number(c.m), w.number(c.n)
         down, across = w.let(f"tl.cdiv({m}, {block.rows})", "i"), w.let(f"tl.cdiv({n}, {block.columns})", "i")
         program = w.let(f"tl.program_id(0){'.to(tl.int64)' if self.wide else ''}", "i")
+        if block.persistent:
+            tiles = w.number(self.tiles)
+            with w.block(f"for tile in tl.range({program}, {tiles}, tl.num_programs(0), flatten=True):"):
+                self._block(e, results, "tile", "", down, across)
+            return
         part = w.let(f"{program} % {block.parts}", "i") if block.parts > 1 else ""
-        tile = w.let(f"{program} // {block.parts}", "i") if part else program
+        self._block(e, results, w.let(f"{program} // {block.parts}", "i") if part else program, part, down, across)
+
+    def _block(self, e: Emitter, results: tuple[Buffer, ...], tile: str, part: str, down: str, across: str) -> None:
+        """One block of the result, or a part of it. down, across: how many there are."""
+        w, block, c = e.w, self.block, self.c
         place, batch = tile, "0"
         if c.batch != ONE:
             batch, place = w.let(f"{tile} // ({down} * {across})", "b"), w.let(f"{tile} % ({down} * {across})", "i")
-        w.bind("gb", Variable(batch, w.root))
+        w.bind("gb", Variable(batch, w.scope))
         # Neighboring programs work on `group` blocks of rows by one of columns: what these read stays in L2.
         width = w.let(f"{across} * {block.group}", "i")
         first = w.let(f"{place} // {width} * {block.group}", "i")
         height = w.let(f"tl.minimum({down} - {first}, {block.group})", "i")
         row = w.let(f"({first} + {place} % {width} % {height}) * {block.rows}", "i")
         column = w.let(f"{place} % {width} // {height} * {block.columns}", "i")
-        self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, c.m, block.rows, w.root)
-        self._lanes(e, "gn", f"{column} + tl.arange(0, {block.columns})[None, :]", 1, c.n, block.columns, w.root)
+        self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, c.m, block.rows, w.scope)
+        self._lanes(e, "gn", f"{column} + tl.arange(0, {block.columns})[None, :]", 1, c.n, block.columns, w.scope)
         if not _on_tensor_cores(c):
             self._store(e, results, self._outer(e), column)
             return
         begin, end = self._span(e, part)
-        self._tensor(e, begin, end)
+        if block.streams:
+            self._stream(e, row, begin, end)
+        else:
+            self._tensor(e, begin, end)
         if not part:
             self._store(e, results, "sums", column)
             return
@@ -234,6 +247,30 @@ class _Product:
                 factors.append(factor(e, operand, free, symbol, narrow, shape))
             precision = self.precision if narrow == "tl.float32" else "ieee"
             w.statement(f'sums = tl.dot({factors[0]}, {factors[1]}, sums, input_precision="{precision}")')
+
+    def _stream(self, e: Emitter, row: str, begin: str, end: str) -> None:
+        """The same of so few rows that tensor cores would multiply mostly nothing: what is loaded of the right factor is multiplied by each
+        row, element by element, and summed along k behind the loop."""
+        w, block = e.w, self.block
+        rows = [f"gm{number}" for number in range(block.rows)]
+        sums = [w.name("sum") for _ in rows]
+        for number, (name, each) in enumerate(zip(rows, sums, strict=True)):
+            place = w.let(f"{row} + tl.arange({number}, {number + 1})[:, None]", "i") if block.rows > 1 else row
+            live = w.let(f"{place} < {w.number(self.c.m)}", "m") if block.rows > 1 else ""
+            self.space.variable(name, self.c.m)
+            w.bind(name, Variable(place, w.scope, live=live))
+            w.statement(f"{each} = tl.zeros([{block.depth}, {block.columns}], tl.float32)")
+        with w.block(f"for step in tl.range({begin}, {end}, {block.depth}, num_stages={block.stages}):") as scope:
+            self._lanes(e, "gk", f"step + tl.arange(0, {block.depth})[:, None]", 0, self.c.k, block.depth, scope)
+            narrow = common_element(self.c.left, self.c.right)
+            right = factor(e, self.c.right, "gn", "gk", narrow, (block.depth, block.columns))
+            for name, each in zip(rows, sums, strict=True):
+                left = factor(e, self.c.left, name, "gk", narrow, (block.depth, 1))
+                w.statement(f"{each} += {left}.to(tl.float32) * {right}.to(tl.float32)")
+        w.statement(f"sums = tl.sum({sums[0]}, 0, keep_dims=True)")
+        for number, each in enumerate(sums[1:], 1):
+            own = w.let(f"tl.arange(0, {block.rows})[:, None] == {number}", "m")
+            w.statement(f"sums = tl.where({own}, tl.sum({each}, 0, keep_dims=True), sums)")
 
     def _outer(self, e: Emitter) -> str:
         """A column by a row at a time, for elements that tensor cores do not sum exactly."""

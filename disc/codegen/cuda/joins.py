@@ -62,6 +62,10 @@ class Join:
             w.statement(f"tl.store({SCRATCH} + {block}, 0)")
             yield scope
 
+    def left(self, block: str, parts: str, lanes: str) -> str:
+        """What a launch before has left."""
+        return f"tl.load({self._place(block, parts, lanes)}).to(tl.float32, bitcast=True)"
+
     def _found(self, block: str, part: int, lanes: str) -> str:
         """What a part has left; past L1, which may hold what was there before."""
         return f'tl.load({self._place(block, part, lanes)}, cache_modifier=".cg").to(tl.float32, bitcast=True)'

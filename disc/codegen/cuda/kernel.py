@@ -51,7 +51,8 @@ class DeviceVersion:
     a parameter, what divides its address in bytes, or its value), which the guard ensures. schedule: the number of the one that it is
     compiled for, of a kernel with a `DeviceChoice`; None: it runs whatever is chosen. flushes: exp2, and functions of libdevice, may give 0
     where the result is a denormal number. product: of a version that is no code of ours, what the GPU's library computes instead; its text
-    is empty then, and its grid m, n and batch.
+    is empty then, and its grid m, n and batch. persistent: there need be no more programs than SMs, whatever the grid. ahead: what
+    is launched before it with the same arguments, each behind the one before.
     """
 
     guard: Guard
@@ -65,6 +66,8 @@ class DeviceVersion:
     schedule: int | None = None
     flushes: bool = False
     product: LibraryProduct | None = None
+    persistent: bool = False
+    ahead: tuple[DeviceVersion, ...] = ()
 
     @property
     def key(self) -> str:
@@ -113,6 +116,7 @@ def emit_version(
     scratch: Scratch | None = None,
     faults: bool = False,
     flushes: bool = False,
+    persistent: bool = False,
 ) -> DeviceVersion:
     """A version whose statements `emit` writes: it gets the emitter, with arguments as leaves and symbols as variables, and the results.
 
@@ -147,7 +151,9 @@ def emit_version(
     head = f"def {NAME}({', '.join(each.name for each in parameters)}):"
     helpers = [f"@triton.jit\ndef {name}{text}" for name, text in sorted(w.functions.items())]
     text = "\n".join([*helpers, "@triton.jit", head, *(INDENT + line for line in w.root.lines or ["pass"])]) + "\n"
-    return DeviceVersion(guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch, flushes=flushes)
+    return DeviceVersion(
+        guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch, flushes=flushes, persistent=persistent
+    )
 
 
 def _hints(guard: Guard, pointers: list[str], symbols: tuple[str, ...]) -> dict[str, int]:

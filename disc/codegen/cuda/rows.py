@@ -1,26 +1,29 @@
 """Loop and stitch kernels on a GPU: flat blocks of elements, and blocks of rows that stay on chip between the stages of a row.
 
 A row up to the largest block lies whole in registers, so that no stage loads it again. A longer one is gone through once per round of its
-reductions (`RowPlan.stages`), and once to store. Where such rows are few, and one round of reductions is all that is done with them,
-several programs share a row: each leaves what its part gives, and the one that comes last combines the parts in their order.
+reductions (`RowPlan.stages`), and once to store. Where such rows are few, several programs share a row: each leaves what its part gives in
+scratch. Where one round of reductions is all that is done with rows, the program that comes last combines the parts, in their order. Else
+there is a launch for each round, and one to store: its programs combine what the launches before have left, each for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 from disc.codegen.cuda.columns import column_version, reduces_columns, shared_versions
 from disc.codegen.cuda.elementwise import combined
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
 from disc.codegen.cuda.joins import Join
-from disc.codegen.cuda.kernel import DeviceVersion, emit_version
+from disc.codegen.cuda.kernel import DeviceVersion, Scratch, emit_version
 from disc.codegen.cuda.plans import LoopPlan, RowBlock, RowsPlan
 from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
 from disc.codegen.cuda.text import Variable
 from disc.codegen.cuda.vectors import BYTES, guards_of
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import ONE, Index, IndexSpace
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.nests import LoopVariable, Nest, choose_nest
 from disc.codegen.plan.probe import Probe
 from disc.codegen.plan.rows import Dominant, RowPlan, plan_rows, root_index
@@ -166,15 +169,36 @@ def _shared_versions(
     fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds, block: RowBlock, guard: Guard
 ) -> Iterator[DeviceVersion]:
     """Those for rows that several programs share. Every part has a block of its row at least."""
-    for parts in KERNELS.row_parts:
+
+    def rows_of(parts: int) -> _Rows:
         space = fusion.space()
-        rows = _Rows(fusion, space, plan_rows(space, fusion.body, frozenset(), thresholds), block, True, False, parts)
-        asked = asked_of((rows.join.fits, AtLeast(parts * block.columns, rows.length)), space.env)
-        if rows.may_share and asked is not None:
-            yield emit_version(
-                fusion.body, space, symbols, f"[{block.rows}, {block.columns}]", rows.emit, (rows.tiles * parts,), block.warps,
-                guard=all_of((asked, guard)), scratch=rows.join.scratch(),
-            )  # fmt: skip
+        return _Rows(fusion, space, plan_rows(space, fusion.body, frozenset(), thresholds), block, True, False, parts)
+
+    for parts in KERNELS.row_parts:
+        plain = rows_of(parts)
+        asked = asked_of((plain.join.fits, AtLeast(parts * block.columns, plain.length)), plain.space.env)
+        if not plain.may_share or asked is None:
+            continue
+        versions = [
+            emit_version(
+                fusion.body, rows.space, symbols, f"[{block.rows}, {block.columns}]", emit, (rows.tiles * parts,), block.warps,
+                guard=all_of((asked, guard)), scratch=rows.scratch(),
+            )
+            for rows, emit in _launches(plain, rows_of, parts)
+        ]  # fmt: skip
+        yield replace(versions[-1], ahead=tuple(versions[:-1]))
+
+
+def _launches(
+    plain: _Rows, rows_of: Callable[[int], _Rows], parts: int
+) -> Iterator[tuple[_Rows, Callable[[Emitter, tuple[Buffer, ...]], None]]]:
+    """The launches of a kernel whose rows programs share, one after the other."""
+    if plain.in_one_launch:
+        yield plain, plain.emit
+        return
+    for step in range(len(plain.plan.stages) + 1):
+        rows = rows_of(parts)
+        yield rows, partial(rows.emit, step=step)
 
 
 class _Rows:
@@ -194,12 +218,23 @@ class _Rows:
 
     @property
     def may_share(self) -> bool:
-        """Whether programs may share a row: all that is asked of it is one round of reductions, whose values have the size of a word."""
+        """Whether programs may share a row: the values of its reductions have the size of a word."""
         dominants = [node for stage in self.plan.stages for node, _ in stage]
-        plain = all(IN_ORDER not in node.attrs and {each.element for each in node.siblings} == {"f32"} for node in dominants)
-        return len(self.plan.stages) == 1 and not self.plan.full_roots and plain
+        return bool(dominants) and all(
+            IN_ORDER not in node.attrs and {each.element for each in node.siblings} == {"f32"} for node in dominants
+        )
 
-    def emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
+    @property
+    def in_one_launch(self) -> bool:
+        """Whether the last program of a row can do all that is left: one round of reductions is all that is asked of a row."""
+        return len(self.plan.stages) == 1 and not self.plan.full_roots
+
+    def scratch(self) -> Scratch:
+        """Where programs that share a row leave their parts; only those of one launch count each other."""
+        return self.join.scratch() if self.in_one_launch else replace(self.join.scratch(), zeroed=ZERO)
+
+    def emit(self, e: Emitter, results: tuple[Buffer, ...], step: int | None = None) -> None:
+        """step: the number of the launch, of several."""
         w, body = e.w, self.fusion.body
         e.rules = {**RULES, "stablehlo.reduce": self._reduce}
         program = "tl.program_id(0).to(tl.int64)" if self.wide else "tl.program_id(0)"
@@ -211,6 +246,9 @@ class _Rows:
         w.bind("group", Variable(group, w.root, frozenset({0}), live))
         e.bind_loops(self.space.variable("group", self.groups), self.plan.group)
         stored = dict(zip(body.yields, results, strict=True))
+        if step is not None:
+            self._step(e, tile, part, stored, step)
+            return
         if part:
             self._share(e, tile, part, stored)
             return
@@ -227,9 +265,8 @@ class _Rows:
 
     def _share(self, e: Emitter, tile: str, part: str, stored: dict[Node, Buffer]) -> None:
         """Reduces this program's part of a row. The program that comes last combines the parts, and computes what follows."""
-        w, block, length = e.w, self.block, e.w.number(self.length)
-        span = w.let(f"tl.cdiv(tl.cdiv({length}, {block.columns}), {self.parts}) * {block.columns}", "i")
-        begin, end = w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {length})", "i")
+        w, block = e.w, self.block
+        begin, end = self._span(e, part)
         (stage,) = self.plan.stages
         found = self._round(e, stage, begin, end)
         lanes = [w.let(f"tl.arange(0, {block.rows})[:, None] + {number * block.rows}", "i") for number in range(len(found))]
@@ -245,6 +282,35 @@ class _Rows:
                     w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, value)}")
             self._remember(e, [(node, index, name) for (node, index, _), name in zip(found, totals, strict=True)])
             self._store_groups(e, stored)
+
+    def _span(self, e: Emitter, part: str) -> tuple[str, str]:
+        """Where a part of a row begins, and where the next one does."""
+        w, block, length = e.w, self.block, e.w.number(self.length)
+        span = w.let(f"tl.cdiv(tl.cdiv({length}, {block.columns}), {self.parts}) * {block.columns}", "i")
+        return w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {length})", "i")
+
+    def _step(self, e: Emitter, tile: str, part: str, stored: dict[Node, Buffer], step: int) -> None:
+        """One of several launches: a round of reductions of a part of a row, or its results, by what the launches before have found."""
+        w, rows, stages, first = e.w, self.block.rows, self.plan.stages, 0
+        begin, end = self._span(e, part)
+        for stage in stages[:step]:
+            found: list[Reduced] = []
+            for number, (node, index) in enumerate(_wanted(stage), first):
+                lanes = w.let(f"tl.arange(0, {rows})[:, None] + {number * rows}", "i")
+                every = w.let(self.join.left(tile, f"tl.arange(0, {self.parts})[None, :]", lanes))
+                found.append((node, index, reduced_along(e, node, every, 1)))
+            first += len(found)
+            self._remember(e, found)
+        if step < len(stages):
+            for number, (_, _, value) in enumerate(self._round(e, stages[step], begin, end), first):
+                self.join.leave(e, tile, part, w.let(f"tl.arange(0, {rows})[:, None] + {number * rows}", "i"), value)
+            return
+        if self.plan.full_roots:
+            with self._pass(e, begin, end):
+                self._store_rows(e, stored)
+        if self.plan.group_roots:
+            with w.block(f"if {part} == 0:"):
+                self._store_groups(e, stored)
 
     def _store_groups(self, e: Emitter, stored: dict[Node, Buffer]) -> None:
         for root in self.plan.group_roots:
@@ -286,7 +352,7 @@ class _Rows:
     def _round(self, e: Emitter, stage: Sequence[Dominant], first: str, past: str) -> list[Reduced]:
         """Reductions of which none needs another, in one pass over the rows between two positions."""
         w = e.w
-        wanted = [(result, index) for node, index in stage if IN_ORDER not in node.attrs for result in node.siblings]
+        wanted = _wanted(stage)
         held = [w.name("sum") for _ in wanted]
         starts = [self._start(e, node) for node, _ in wanted]
         for name, start in zip(held, starts, strict=True):
@@ -340,3 +406,8 @@ class _Rows:
     def _live(self, e: Emitter, value: str, start: str) -> str:
         """The value, in lanes past the end of the row what changes nothing."""
         return e.w.let(f"tl.where({e.w.variables['place'].live}, {value}, {start})")
+
+
+def _wanted(stage: Sequence[Dominant]) -> list[tuple[Node, Index]]:
+    """The results of a round of reductions whose order is free."""
+    return [(result, index) for node, index in stage if IN_ORDER not in node.attrs for result in node.siblings]

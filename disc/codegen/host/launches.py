@@ -24,6 +24,7 @@ FAULT = "fault"  # the argument where a kernel reports an index out of range
 ZERO, ONE = Dim.of(0), Dim.of(1)
 GRID = 3  # axes of a grid, behind the arguments
 FLOAT_BYTES = 4
+_AHEAD = 2 + GRID  # values that describe a launch ahead of a version's own: its function, its blocks, those along each axis
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 
 
@@ -199,8 +200,10 @@ class Launcher:
         """Launches the first version whose guard holds, of those for the schedule that is chosen. place: of the slot behind the arguments
         that all of them take."""
         b, versions = self.b, list(zip(launch.kernel.versions, launch.counters, strict=True))
-        chosen = self._chosen(launch.kernel.block_choice)
-        found = self._blocks(*versions[-1])
+        every = [version.blocks for version, _ in versions if version.blocks is not None]
+        chosen = self._chosen(launch.kernel.block_choice, any(each.persistent for each in every))
+        steps = max(len(each.ahead) for each in every)
+        found = self._blocks(*versions[-1], steps)
         for version, counter in reversed(versions[:-1]):
             good = self._guard(version.guard, launch)
             if chosen and version.blocks is not None and version.blocks.schedule is not None:
@@ -208,9 +211,10 @@ class Launcher:
                 good = b.op(f"arith.andi {good}, {same} : i1")
             found = [
                 own if own == other else (b.op(f"arith.select {good}, {own[0]}, {other[0]} : i1, {own[1]}"), own[1])
-                for own, other in zip(self._blocks(version, counter), found, strict=True)
+                for own, other in zip(self._blocks(version, counter, steps), found, strict=True)
             ]
-        (function, _), (own_counter, _), (tasks, _), (zeroed, _), *slots = found
+        (function, _), (own_counter, _), (tasks, _), (zeroed, _), *rest = found
+        slots, ahead = rest[: GRID + 1], rest[GRID + 1 :]
         self._count(own_counter)
         for offset, (slot, _) in enumerate(slots):
             self._store(place + offset, slot, "i64")
@@ -218,25 +222,50 @@ class Launcher:
             self._store(place + GRID + 1 + offset, b.scalar(number_of_product), "i64")
         if launch.kernel.partials is not None and not self._cleared:
             b.demand("fill", self._partials, zeroed, b.constant("arith.constant 0 : i32"))
-        if number in self.program.index_checks:
-            b.demand("watch", b.index(self.program.index_checks[number]))
+        for step in range(len(ahead) // _AHEAD):
+            (own, _), (own_tasks, _), *own_grid = ahead[step * _AHEAD : (step + 1) * _AHEAD]
+            with b.only_when(b.op(f"arith.cmpi sgt, {own_tasks}, {b.index(0)} : i64"), f"^ahead{number}_{step}"):
+                for offset, (slot, _) in enumerate(own_grid, 1):
+                    self._store(place + offset, slot, "i64")
+                self._watch(number)
+                b.demand("launch", b.index(number), own, self._args, own_tasks, b.index(0), b.index(0))
+        if ahead:
+            for offset, (slot, _) in enumerate(slots[1:], 1):
+                self._store(place + offset, slot, "i64")
+        self._watch(number)
         b.demand("launch", b.index(number), function, self._args, tasks, b.index(0), b.index(0))
 
-    def _blocks(self, version: Version, counter: int) -> list[Typed]:
+    def _watch(self, number: int) -> None:
+        if number in self.program.index_checks:
+            self.b.demand("watch", self.b.index(self.program.index_checks[number]))
+
+    def _blocks(self, version: Version, counter: int, steps: int) -> list[Typed]:
         """What describes a version to the device, its counter, its blocks, bytes to zero, and the slots behind the arguments: where its
-        scratch lies if it takes any, blocks along x, y, z."""
+        scratch lies if it takes any, blocks along x, y, z. Then of each of so many steps ahead of it the function, its blocks, and those
+        along x, y, z; of one that this version has not, no blocks."""
         b, blocks = self.b, version.blocks
         assert blocks is not None
-        grid = [b.scalar(size) for size in (*blocks.grid, *[ONE] * (GRID - len(blocks.grid)))]
-        tasks = reduce(lambda product, size: b.op(f"arith.muli {product}, {size} : i64"), grid)
+        grid = [b.scalar(size) for size in _axes(blocks.grid)]
+        if blocks.persistent:
+            slot = b.op(f"llvm.getelementptr {self._features}[{FEATURES.index('threads')}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            grid[0] = b.op(f"arith.minsi {grid[0]}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
         taken = [] if blocks.scratch is None else [b.op(f"llvm.ptrtoint {self._partials} : !llvm.ptr to i64")]
         slots = [*taken, *grid, *[b.index(0)] * (1 - len(taken))]
-        numbers = [b.index(counter), tasks, b.scalar(ZERO if blocks.zeroed is None else blocks.zeroed), *slots]
-        return [(self._address(version.function), "!llvm.ptr"), *((each, "i64") for each in numbers)]
+        numbers = [b.index(counter), self._product(grid), b.scalar(ZERO if blocks.zeroed is None else blocks.zeroed), *slots]
+        found: list[Typed] = [(self._address(version.function), "!llvm.ptr"), *((each, "i64") for each in numbers)]
+        for step in range(steps):
+            ahead = blocks.ahead[step] if step < len(blocks.ahead) else None
+            own = [b.scalar(size) for size in _axes(ahead.grid if ahead is not None else (ZERO,))]
+            address = self._address(ahead.function if ahead is not None else version.function)
+            found += [(address, "!llvm.ptr"), *((each, "i64") for each in (self._product(own), *own))]
+        return found
 
-    def _chosen(self, choice: BlockChoice | None) -> str:
-        """The number of the schedule for this call's sizes, "" where there is one at most."""
-        return self._ask(choice.nodes, choice.features, choice.schedules) if choice is not None and len(choice.nodes) > 1 else ""
+    def _product(self, sizes: Sequence[str]) -> str:
+        return reduce(lambda product, size: self.b.op(f"arith.muli {product}, {size} : i64"), sizes)
+
+    def _chosen(self, choice: BlockChoice | None, asked: bool) -> str:
+        """The number of the schedule for this call's sizes, "" where there is one at most, unless it is asked for the number of SMs."""
+        return self._ask(choice.nodes, choice.features, choice.schedules) if choice is not None and (asked or len(choice.nodes) > 1) else ""
 
     # --- split kernels and schedules ------------------------------------------------------------------------------------
 
@@ -341,6 +370,11 @@ class Launcher:
 def _numbers(kernel: Kernel) -> tuple[Dim, ...]:
     """Those of the version that has some."""
     return next((each.blocks.numbers for each in kernel.versions if each.blocks is not None and each.blocks.numbers), ())
+
+
+def _axes(grid: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Blocks along all axes."""
+    return (*grid, *[ONE] * (GRID - len(grid)))
 
 
 def _further(kernel: Kernel) -> int:

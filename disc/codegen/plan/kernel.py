@@ -12,6 +12,14 @@ from disc.speculation.tree import Tree
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """A launch before that of a version, with the same arguments and scratch."""
+
+    function: str
+    grid: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Blocks:
     """How a version runs in blocks of a GPU.
 
@@ -20,6 +28,7 @@ class Blocks:
     on, the first `zeroed` of which are 0 before the launch, and after it; where it lies is the last argument. None: it takes no such
     argument.
     numbers: what the device gets behind the grid, whichever version runs: of a version that is a product of the device's library.
+    ahead: what is launched before it, in this order. persistent: no more blocks than the device has SMs are launched.
     An index out of range is written where the device says, and the host does not wait for it.
     """
 
@@ -29,6 +38,8 @@ class Blocks:
     scratch: Dim | None = None
     zeroed: Dim | None = None
     numbers: tuple[Dim, ...] = ()
+    ahead: tuple[Ahead, ...] = ()
+    persistent: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_families import FAMILIES, FEW_ROWS
 from disc.speculation.block_model import element_bytes, seconds
 from disc.speculation.block_schedules import BlockSchedule
 from disc.speculation.block_trees import HALF, KINDS
@@ -22,7 +22,7 @@ def best(gpu_number: int, m: int, n: int, k: int) -> BlockSchedule:
 
 @pytest.mark.parametrize("number", range(len(GPUS)))
 def test_one_row_takes_short_blocks_and_many_take_large_ones(number: int) -> None:
-    assert best(number, 1, 4096, 4096).rows == 16
+    assert best(number, 1, 4096, 4096).rows <= 16 and best(number, FEW_ROWS + 1, 4096, 4096).rows >= 16
     large = best(number, 8192, 8192, 8192)
     assert large.rows * large.columns >= 64 * 128 and large.parts == 1
 
@@ -37,8 +37,10 @@ def test_every_time_is_positive_and_grows_with_the_product(number: int) -> None:
     gpu = GPUS[number]
     for kind in KINDS:
         for schedule in FAMILIES[gpu.architecture][kind]:
-            small, large = (seconds(schedule, Point(16, 1024, size, 1, gpu.sms, False), gpu, kind) for size in (4096, 65536))
+            rows = schedule.rows if schedule.streams else 16
+            small, large = (seconds(schedule, Point(rows, 1024, size, 1, gpu.sms, False), gpu, kind) for size in (4096, 65536))
             assert 0 < small < large < math.inf
+            assert math.isinf(seconds(schedule, Point(FEW_ROWS + 1, 64, 64, 1, gpu.sms, False), gpu, kind)) == schedule.streams
 
 
 def test_k_is_split_where_the_parts_have_scratch() -> None:

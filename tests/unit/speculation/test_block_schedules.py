@@ -10,11 +10,22 @@ import pytest
 
 from disc.codegen.plan.tree_text import node_texts, read_nodes
 from disc.errors import DiscWarning
-from disc.speculation.block_families import ANY_PRODUCT, FAMILIES, attention_family
-from disc.speculation.block_fit import ATTENTION_TOP, CORRECTED_TOP, TOP, Measured, fit_attention, fit_to_model, read_times, write_times
+from disc.speculation.block_families import ANY_PRODUCT, FAMILIES, FEW_ROWS, attention_family
+from disc.speculation.block_fit import (
+    ATTENTION_TOP,
+    CORRECTED_TOP,
+    FEW_TOP,
+    TOP,
+    Measured,
+    fit_attention,
+    fit_to_model,
+    read_times,
+    write_times,
+)
 from disc.speculation.block_model import element_bytes
 from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, read_attention_block, read_schedule
 from disc.speculation.block_trees import (
+    FAST,
     HALF,
     KINDS,
     SINGLE,
@@ -40,11 +51,13 @@ ALL = tuple(dict.fromkeys(each for kinds in FAMILIES.values() for family in kind
 def test_texts_are_read_back() -> None:
     assert [read_schedule(str(each)) for each in ALL] == list(ALL)
     assert str(BlockSchedule(16, 64, 128, 4, 4, parts=8)) == "16x64x128+w4+s4+g8/8"
+    assert read_schedule("128x256x64+w8+s3+g8+p+h2") == BlockSchedule(128, 256, 64, 8, 3, halves=2, persistent=True)
 
 
-@pytest.mark.parametrize("text", ["", "16x64", "12x64x32+w4+s3+g8", "64x64x32+w3+s3+g8", "64x64x32+w4+s0+g8", "64x16x32+w4+s3+g8+h2"])
+@pytest.mark.parametrize("text", ["", "16x64", "12x64x32+w4+s3+g8", "64x64x32+w3+s3+g8", "64x64x32+w4+s0+g8", "64x16x32+w4+s3+g8+h2", "8x32x64+w4+s3+g8+h2",
+                                  "8x32x64+w4+s3+g8+p", "64x64x32+w4+s3+g8+p/2"])  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"schedule|blocks|warps|halves"):
+    with pytest.raises(ValueError, match=r"schedule|blocks|warps|halves|stored at once"):
         read_schedule(text)
 
 
@@ -53,7 +66,11 @@ def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None
     for kind, tree in packaged_trees(gpu.architecture).items():
         assert set(tree.schedules) <= set(FAMILIES[gpu.architecture][kind])
         assert tree.prune({}) == tree, "every schedule and node is reached"
-        assert len(tree.schedules) <= (CORRECTED_TOP if tree.measured else TOP)
+        assert len(tree.schedules) <= (CORRECTED_TOP if tree.measured else TOP) + FEW_TOP
+        above, below = (tree.prune({0: m}) for m in (FEW_ROWS + 1, FEW_ROWS))
+        assert not any(each.streams for each in above.blocks) and len(above.blocks) <= (CORRECTED_TOP if tree.measured else TOP)
+        assert any(each.streams for each in below.blocks) or kind in (HALF, FAST), "in f32 they are by far the faster ones"
+        assert not any(each.persistent for each in tree.blocks), "only times may say that they are faster"
         layer = tree.prune({FEATURES.index("n"): 4096, FEATURES.index("k"): 4096, FEATURES.index("batch"): 1})
         chosen = layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))]
         assert isinstance(chosen, BlockSchedule) and chosen.rows <= 64
@@ -98,6 +115,25 @@ def test_the_trees_of_attention_that_come_with_disc(gpu: Gpu) -> None:
 def test_a_tree_of_attention_is_that_of_the_model() -> None:
     gpu = next(gpu for gpu in GPUS if gpu.architecture == 90)
     assert fit_attention(gpu, HALF, 64).tree == attention_trees(90)[HALF, 64]
+
+
+def test_new_schedules_are_taken_where_times_say_so() -> None:
+    """Persistent ones by times alone; those of few rows as the model has them, until there are times, which then count."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == 90), read_times(DATA, 90)
+    assert times is not None
+    own = [each for each in times["points"] if each["kind"] == HALF]
+    new = {str(each): each for each in FAMILIES[90][HALF] if each.streams or each.persistent}
+    for schedule, least, most in (("128x128x64+w8+s4+g8+p", 1024, 1 << 20), ("1x64x64+w4+s1+g8", 1, 1)):
+        points = [
+            {**each, "times": {**each["times"], schedule: min(each["times"].values()) * (0.7 if least <= each["m"] <= most else 1.5)}}
+            if new[schedule].persistent or each["m"] <= FEW_ROWS
+            else each
+            for each in own
+        ]
+        tree = fit_to_model(gpu, (HALF,), {**times, "points": points})[HALF].tree
+        assert new[schedule] in tree.schedules
+        sizes = {m: str(tree.schedules[tree.choose((m, 4096, 4096, 1, gpu.sms))]) for m in (1, 64, 2048, 4096)}
+        assert {m for m, chosen in sizes.items() if chosen == schedule} == {m for m in sizes if least <= m <= most}, sizes
 
 
 def test_a_library_is_chosen_where_times_say_so(tmp_path: Path) -> None:

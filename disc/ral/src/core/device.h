@@ -45,6 +45,9 @@ class Stream {
   virtual bool free(void* block) noexcept = 0;
   // One of both may be memory of this process: what is read there has been read on return, what is written is there after `synchronize`.
   virtual bool copy(void* to, const void* from, int64_t bytes, Status* failure) = 0;
+  // The same for what a call gets from this process's memory and returns there.
+  virtual bool upload(void* to, const void* from, int64_t bytes, Status* failure) { return copy(to, from, bytes, failure); }
+  virtual bool download(void* to, const void* from, int64_t bytes, Status* failure) { return copy(to, from, bytes, failure); }
   virtual bool fill(void* to, int64_t bytes, int32_t value, Status* failure) = 0;
   // Of a GPU: writes the elements of a tensor there, of any strides and alignment, to `to`, row-major.
   virtual bool gather(void*, const ral_tensor&, Status*) { return false; }

@@ -346,10 +346,10 @@ int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
 }
 
 int64_t ral_exec::choose(const int64_t* nodes, int64_t* features, int64_t count) const {
-  const int64_t forced = program_.forced_choice.load(std::memory_order_relaxed);
-  if (forced >= 0) return std::min(forced, count - 1);
   const int32_t units = program_.device->units();
   features[RAL_FEATURE_THREADS] = units ? units : program_.threads.load(std::memory_order_relaxed);
+  const int64_t forced = program_.forced_choice.load(std::memory_order_relaxed);
+  if (forced >= 0) return std::min(forced, count - 1);
   const int64_t* node = nodes;
   while (node[0] >= 0) {
     const int64_t value = node[0] == RAL_FEATURE_PRODUCTS ? program_.device->has_products() : features[node[0]];

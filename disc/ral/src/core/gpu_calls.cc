@@ -35,7 +35,7 @@ bool ral_exec::place_inputs() {
     inputs_[i].data = const_cast<char*>(nothing);
     if (bytes == 0) continue;
     inputs_[i].data = alloc(bytes);
-    if (!inputs_[i].data || !stream_->copy(inputs_[i].data, here, bytes, failure())) return false;
+    if (!inputs_[i].data || !stream_->upload(inputs_[i].data, here, bytes, failure())) return false;
     placed_.push_back({static_cast<const char*>(inputs_[i].data), here, bytes, i});
   }
   return true;
@@ -64,11 +64,11 @@ Status ral_exec::stage_output(size_t index) {
 bool ral_exec::return_results() {
   for (const Output& output : outputs_) {
     const int64_t bytes = output.made ? ral::bytes_of(output.tensor) : 0;
-    if (bytes > 0 && !stream_->copy(output.tensor.data, output.place, bytes, failure())) return false;
+    if (bytes > 0 && !stream_->download(output.tensor.data, output.place, bytes, failure())) return false;
   }
   for (const Placed& each : placed_) {
     if (!program_.signature.inputs[each.input].written) continue;
-    if (!stream_->copy(const_cast<char*>(each.here), each.there, each.bytes, failure())) return false;
+    if (!stream_->download(const_cast<char*>(each.here), each.there, each.bytes, failure())) return false;
   }
   return true;
 }

@@ -1,7 +1,9 @@
 #include "cuda/stream.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "core/bytes.h"
 #include "core/signature.h"
 #include "cuda/strided_copy.h"
 
@@ -11,6 +13,8 @@ namespace {
 
 constexpr int64_t kMostAlong = 65535;  // blocks along y and z; along x it is INT32_MAX
 constexpr int32_t kProductVersion = 3;  // of ral_gpu_product, which begins with it as a ral_gpu_kernel begins with its own
+constexpr int64_t kPinnedBytes = 1 << 20;  // of a block: while the GPU copies one, the next is filled
+constexpr size_t kMostPinned = 64;        // blocks of a call; what is more is copied by the driver's own means
 constexpr size_t kMostProducts = 1024;  // whose descriptions are kept: some kilobytes each
 
 std::string grid_text(const std::array<uint32_t, 3>& grid) {
@@ -20,6 +24,8 @@ std::string grid_text(const std::array<uint32_t, 3>& grid) {
 }  // namespace
 
 GpuStream::~GpuStream() {
+  most_filled_ = 0;
+  trim();
   if (own_) gpu_.give_stream(own_);
 }
 
@@ -75,6 +81,59 @@ bool GpuStream::copy(void* to, const void* from, int64_t bytes, Status* failure)
       driver_.copy_async(reinterpret_cast<Address>(to), reinterpret_cast<Address>(from), static_cast<size_t>(bytes), stream_);
   return done(failed, "a copy", failure);
 }
+
+// Room for some of so many bytes, at least one, until the stream has been waited for; null where there is none.
+char* GpuStream::pinned(int64_t bytes, int64_t* found) {
+  if (used_ == kPinnedBytes) ++filled_, used_ = 0;
+  if (filled_ == pinned_.size()) {
+    if (filled_ == kMostPinned) return nullptr;
+    void* block = nullptr;
+    pinned_.reserve(pinned_.size() + 1);
+    if (driver_.allocate_host(&block, kPinnedBytes, kPortable)) return nullptr;
+    pinned_.push_back(static_cast<char*>(block));
+  }
+  most_filled_ = std::max(most_filled_, filled_ + 1);
+  char* place = pinned_[filled_] + used_;
+  *found = std::min(bytes, kPinnedBytes - used_);
+  used_ = std::min(round_up(used_ + *found), kPinnedBytes);
+  return place;
+}
+
+// In a call that waits for its stream what lies in pinned memory stays there as long as it is read.
+bool GpuStream::upload(void* to, const void* from, int64_t bytes, Status* failure) {
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  for (int64_t part = 0; bytes > 0; target += part, source += part, bytes -= part) {
+    char* place = waits_ ? pinned(bytes, &part) : nullptr;
+    if (!place) return copy(target, source, bytes, failure);
+    std::memcpy(place, source, static_cast<size_t>(part));
+    if (!copy(target, place, part, failure)) return false;
+  }
+  return true;
+}
+
+bool GpuStream::download(void* to, const void* from, int64_t bytes, Status* failure) {
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  for (int64_t part = 0; bytes > 0; target += part, source += part, bytes -= part) {
+    char* place = waits_ ? pinned(bytes, &part) : nullptr;
+    if (!place) return copy(target, source, bytes, failure);
+    if (!copy(place, source, part, failure)) return false;
+    returning_.push_back({target, place, static_cast<size_t>(part)});
+  }
+  return true;
+}
+
+void GpuStream::trim() noexcept {
+  if (pinned_.size() > most_filled_ && !forked()) {
+    const Current here = gpu_.current();
+    for (size_t i = most_filled_; i < pinned_.size(); ++i) driver_.free_host(pinned_[i]);
+    pinned_.resize(most_filled_);
+  }
+  most_filled_ = 0;
+}
+
+int64_t GpuStream::held_bytes() const noexcept { return static_cast<int64_t>(pinned_.size()) * kPinnedBytes; }
 
 bool GpuStream::fill(void* to, int64_t bytes, int32_t value, Status* failure) {
   if (recorder_) return recorder_->fill(to, bytes, value);
@@ -250,7 +309,15 @@ int32_t GpuStream::timed(Submit submit, int64_t* nanoseconds) {
   return failed;
 }
 
-bool GpuStream::synchronize(Status* failure) { return done(driver_.synchronize_stream(stream_), "waiting for kernels", failure); }
+bool GpuStream::synchronize(Status* failure) {
+  const bool good = done(driver_.synchronize_stream(stream_), "waiting for kernels", failure);
+  for (const Returning& each : returning_) {
+    if (good) std::memcpy(each.to, each.from, each.bytes);
+  }
+  returning_.clear();
+  if (good) filled_ = 0, used_ = 0;
+  return good;
+}
 
 bool GpuStream::finish(Status* failure, Fault* fault) {
   if (!current_) return true;

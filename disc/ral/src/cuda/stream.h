@@ -27,6 +27,8 @@ class GpuStream final : public Stream {
   void* allocate(int64_t bytes, Status* failure) override;
   bool free(void* block) noexcept override;
   bool copy(void* to, const void* from, int64_t bytes, Status* failure) override;
+  bool upload(void* to, const void* from, int64_t bytes, Status* failure) override;
+  bool download(void* to, const void* from, int64_t bytes, Status* failure) override;
   bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override;
   bool gather(void* to, const ral_tensor& from, Status* failure) override;
   bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, int64_t* nanoseconds, Status* failure) override;
@@ -36,6 +38,8 @@ class GpuStream final : public Stream {
   bool begin_recording() override;
   std::unique_ptr<Recording> end_recording(bool complete, std::span<void* const> places) override;
   bool replay(const Recording& recording, std::span<void* const> places, Status* failure) override;
+  void trim() noexcept override;
+  int64_t held_bytes() const noexcept override;
 
   StreamHandle handle() const { return stream_; }
 
@@ -45,6 +49,14 @@ class GpuStream final : public Stream {
     std::array<uint32_t, 3> grid;
   };
 
+  // What comes to this process's memory when the stream has been waited for.
+  struct Returning {
+    void* to;
+    const char* from;
+    size_t bytes;
+  };
+
+  char* pinned(int64_t bytes, int64_t* found);
   Slot* watch_launch(int64_t check, const char* name, Status* failure);
   FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
   int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
@@ -65,6 +77,11 @@ class GpuStream final : public Stream {
   bool waits_ = false;
   int64_t check_ = -1;
   std::vector<void*> blocks_;
+  std::vector<char*> pinned_;  // blocks of pinned memory that copies from and to this process's memory go through, kept from call to call
+  size_t filled_ = 0;          // those of them that this call has used up
+  int64_t used_ = 0;           // bytes of the next one
+  size_t most_filled_ = 0;     // of the calls since `trim`
+  std::vector<Returning> returning_;
   std::vector<Watched> watched_;
   std::vector<Slot*> slots_;  // of a graph's launches
   std::unordered_map<const ral_gpu_kernel*, FunctionHandle> functions_;
