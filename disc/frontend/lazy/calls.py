@@ -77,6 +77,26 @@ def references(template: Any) -> list[Value | Input]:
     return []
 
 
+def never_sizes(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """The places of the numbers in templates of arguments that are no size, whichever sizes they are equal to: exponents, steps of slices,
+    dims that are named."""
+    found = {each for name in DIMS if name in kwargs for each in _numbers(kwargs[name])}
+    found |= {each for part in _slices((*args, *kwargs.values())) for each in _numbers(part.step)}
+    return found | {each for value in (*args, *kwargs.values()) for each in _numbers(value)} if func in POWERS else found
+
+
+def _numbers(template: Any) -> list[int]:
+    if type(template) is Scalar:
+        return [template.place]
+    return [found for each in template for found in _numbers(each)] if isinstance(template, list | tuple) else []
+
+
+def _slices(template: Any) -> list[slice]:
+    if type(template) is slice:
+        return [template]
+    return [found for each in template for found in _slices(each)] if isinstance(template, list | tuple) else []
+
+
 def scaled(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A call of one of `VARYING` where tensors without dims stand for its floats. What has to be a Python number scales an argument: that
     is multiplied by it."""
@@ -133,6 +153,13 @@ VARYING = frozenset(
     for name in (each, f"_foreach_{each}", f"_foreach_{each}_")
     if hasattr(torch, name) and name not in ("_foreach_sub", "_foreach_sub_", "_foreach_lerp", "_foreach_lerp_")
 }  # fmt: skip
+_POWERS = "pow float_power matrix_power"
+POWERS = (
+    frozenset(_named(" ".join(f"{each} {each}_ __{each}__ __r{each}__ __i{each}__" for each in _POWERS.split())))
+    | {getattr(torch, each) for each in _POWERS.split()}
+    | {torch.linalg.matrix_power}
+)
+DIMS = ("dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim")
 POSITIONAL_VALUE = 4  # arguments of addcmul and addcdiv, if the last is `value`
 _PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split unsafe_split_with_sizes"
 # How many results they give depends on sizes: `Counted` ones are recorded.

@@ -43,6 +43,7 @@ from disc.frontend.lazy.calls import (
     Input,
     Value,
     filled,
+    never_sizes,
     references,
     scaled,
 )
@@ -155,16 +156,17 @@ class _Tracing:
         return str(size.node.expr) if isinstance(size, torch.SymInt) else cast("int", size)
 
     def _make_scalars(self) -> None:
-        """Numbers that are not always the same, and integers that are a size of an input now, are symbols; equal floats are one."""
+        """Numbers that are not always the same, and integers that are a size of an input now, are symbols where they may be sizes; equal
+        floats are one."""
         dynamic = {int(size) for each, names in zip(self.tensors, self.inputs, strict=True)
                    for size, name in zip(each.shape, names, strict=True) if isinstance(name, str)}  # fmt: skip
         self.scalars, self.general = list[list[float | str]](), dict[str, torch.SymInt | torch.Tensor]()
         for number, (step, given) in enumerate(zip(self.steps, self.run.scalars, strict=True)):
-            names = list[float | str]()
+            names, fixed = list[float | str](), never_sizes(step.func, step.args, step.kwargs)
             for place, (mine, value) in enumerate(zip(step.scalars, given, strict=True)):
                 if type(value) is float:
                     names.append(self._float(value, step) if mine is None else value)
-                elif value >= FEWEST_GENERAL and (mine is None or value in dynamic):
+                elif place not in fixed and value >= FEWEST_GENERAL and (mine is None or value in dynamic):
                     source = ConstantSource(f"scalar{number}_{place}")
                     symbol = self.env.create_symbol(cast("int", value), source=source, dynamic_dim=DimDynamic.DYNAMIC)
                     made = self.env.create_symintnode(symbol, hint=cast("int", value), source=source)

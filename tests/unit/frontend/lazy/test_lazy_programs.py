@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -205,6 +206,37 @@ def test_other_sizes_need_no_other_program() -> None:
             assert step(batch) == pytest.approx(batch * of_a_row, rel=1e-4)
     assert disc.lazy.stats().compiles == 1, disc.lazy.stats()
     assert disc.lazy.stats().hits == 5
+
+
+EQUAL_TO_A_SIZE: dict[str, Callable[[Tensor], Tensor]] = {
+    "operator": lambda x: (x - 1) ** 2,
+    "function": lambda x: torch.pow(x, 2),
+    "base": lambda x: 2**x,
+    "method": lambda x: x.pow(exponent=2) + x.clone().pow_(2),
+    "float_power": lambda x: x.float_power(2).float(),
+    "matrix_power": lambda x: torch.linalg.matrix_power(x.T @ x, 2),
+    "step": lambda x: x[:, ::2],
+    "named dim": lambda x: x.reshape(-1, 2, 2).softmax(dim=2),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_TO_A_SIZE)
+def test_numbers_that_are_equal_to_a_size(name: str) -> None:
+    """They were taken for it: where a batch of 2 came first, squares ran in PyTorch, with a warning of its own."""
+    function, of = EQUAL_TO_A_SIZE[name], {size: torch.randn(size, 4) for size in (2, 3, 5)}
+
+    def gradient(size: int) -> Tensor:
+        w = W[:, :4].clone().requires_grad_()
+        (function(of[size] @ w) * 3).sum().backward()
+        assert w.grad is not None
+        return w.grad.clone()
+
+    expected = {size: gradient(size) for size in of}
+    with warnings.catch_warnings(), disc.lazy(strict=True):
+        warnings.simplefilter("error")
+        for size in (2, 2, 2, 3, 5, 2):
+            torch.testing.assert_close(gradient(size) + 0, expected[size], rtol=1e-4, atol=1e-4)
+    assert disc.lazy.stats().hits >= 3, disc.lazy.stats()
 
 
 @pytest.mark.parametrize("foreach", [False, True])
