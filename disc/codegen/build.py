@@ -26,13 +26,15 @@ from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.steps import StepMaker, ValueOf, run_by, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.errors import CompilerBug
+from disc.ir.control import WHEN
 from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
+from disc.ir.ops import string_attr
 from disc.ir.stages import load_env
 from disc.ir.state import read_state
 from disc.ir.symbols import KERNEL, ModuleEnv
 from disc.ir.weights import Weight, WeightTable
-from disc.shapes import Dim, Truth, dim_min
+from disc.shapes import ALWAYS, Condition, Dim, Truth, any_of, dim_min, parse_condition
 from disc.targets.target import Target
 
 
@@ -109,6 +111,7 @@ class _Reader:
         self._bound_with = {str(node.attrs["symbol"]): known for node, known in found}
         self._known_with: dict[frozenset[str], ModuleEnv] = {}
         self.fusions = read_fusions(module, self.env, self.functions)
+        self.when = self._premises()
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
@@ -285,20 +288,54 @@ class _Reader:
 
     def _slice_checks(self) -> list[Check]:
         """That slices with elements lie within their operands, where the symbols do not say so."""
-        checks: dict[tuple[Dim, Dim], Check] = {}
-        for node in dict.fromkeys(node for fusion in self.fusions for node in fusion.work.body.nodes if node.op == "disc.slice"):
+        checks: dict[tuple[Dim, Dim, Condition], Check] = {}
+        slices = [(node, self.when.get(fusion.node, ALWAYS)) for fusion in self.fusions for node in fusion.work.body.nodes]
+        for node, when in dict.fromkeys(each for each in slices if each[0].op == "disc.slice"):
             strides = node.ints("strides") or (1,) * len(node.dims)
             starts = [self.env.simplify(self.env.parse(text)) for text in node.texts("starts")]
             for axis, (start, size, stride) in enumerate(zip(starts, node.dims, strides, strict=True)):
                 for low, high in ((ZERO, start), (start + (size - 1) * stride + 1, node.operands[0].dims[axis])):
                     some = dim_min(size, ONE)
                     env = self._env_with((some, low, high))
-                    if env.le(low, high) is Truth.YES or env.le(some * low, some * high) is Truth.YES:
+                    if self._is_at_most(env, low, high, when) or self._is_at_most(env, some * low, some * high, when):
                         continue
                     where = f" (line {node.line})" if node.line else ""
                     message = f"a slice{where} must lie within its operand: {self._describe(low)} must be at most {self._describe(high)}"
-                    checks.setdefault((some * low, some * high), Check("at_most", some * low, some * high, message))
+                    check = Check("at_most", some * low, some * high, message)
+                    if when != ALWAYS:
+                        within = any_of((when.negated(), Condition.of("<=", some * low, some * high)))
+                        check = Check("condition", some * low, some * high, message, within)
+                    checks.setdefault((some * low, some * high, when), check)
         return list(checks.values())
+
+    def _is_at_most(self, env: ModuleEnv, low: Dim, high: Dim, when: Condition) -> bool:
+        """Whether that is proved of calls that satisfy `when`."""
+        if env.le(low, high) is Truth.YES:
+            return True
+        if when == ALWAYS:
+            return False
+        with env.supposing(env.known_when(when, env.requirements)):
+            return env.le(low, high) is Truth.YES
+
+    def _premises(self) -> dict[Node, Condition]:
+        """Fusion → when it runs, where sizes choose that; the branches around may say more."""
+        functions = {
+            string_attr(each.operation, "sym_name"): each.operation
+            for each in self.module.body.operations
+            if each.operation.name == "func.func"
+        }
+        found: dict[Node, Condition] = {}
+
+        def walk(name: str, around: Condition) -> None:
+            own = functions[name].attributes
+            when = parse_condition(string_attr(functions[name], WHEN)) if WHEN in own else around
+            for node in self.functions[name].nodes:
+                found[node] = when
+                for inner in run_by(node):
+                    walk(inner, when)
+
+        walk("main", ALWAYS)
+        return found
 
     def _env_with(self, sizes: Sequence[Dim]) -> ModuleEnv:
         """What has been checked before a kernel runs that needs these sizes and no later ones."""

@@ -21,7 +21,7 @@ import sympy
 import torch
 from torch import fx
 from torch._export import non_strict_utils
-from torch._guards import SLoc
+from torch._guards import ShapeGuard, SLoc
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
@@ -291,8 +291,15 @@ def _images(frame: FrameType) -> str | None:
 
 def guards_of(env: ShapeEnv) -> list[Found]:
     """The guards of an environment of shapes, and the assertions that it left to run time."""
+    found = found_in(env.guards)
+    for asserts in env.deferred_runtime_asserts.values():
+        found += [_decision(each.expr, "", layout=False) for each in asserts]
+    return found
+
+
+def found_in(guards: Iterable[ShapeGuard]) -> list[Found]:
     found: list[Found] = []
-    for guard in env.guards:
+    for guard in guards:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
         layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
@@ -301,9 +308,19 @@ def guards_of(env: ShapeEnv) -> list[Found]:
         # PyTorch's C++ core asks that of every tensor that it makes.
         layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))
         found.append(_decision(guard.expr, _place(guard.sloc), layout))
-    for asserts in env.deferred_runtime_asserts.values():
-        found += [_decision(each.expr, "", layout=False) for each in asserts]
     return found
+
+
+_RUNS_OPS = ("_dynamo/utils.py", "run_node")
+
+
+def is_of_op(guard: ShapeGuard) -> bool:
+    """Whether code of PyTorch asked that computes, not code that Dynamo interprets, nor a guard of Dynamo's."""
+    frame = guard.sloc.framework_loc
+    if not isinstance(frame, traceback.FrameSummary) or not frame.filename.startswith(TORCH):
+        return False
+    own = frame.filename.removeprefix(TORCH)
+    return not own.startswith("_dynamo/") or (own, frame.name) == _RUNS_OPS
 
 
 def _counts_images(frame: traceback.FrameSummary, expression: sympy.Basic) -> bool:

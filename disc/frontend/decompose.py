@@ -23,9 +23,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from disc.frontend.allow_list import has_lowering
+from disc.frontend.branch_demands import Premise, demanded_in, premises_within
 from disc.frontend.call import NOT_DECOMPOSED, TAKES_NOTHING
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.custom_ops import FUNCTIONALIZED
+from disc.frontend.decisions import Found
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.effect_tokens import CHECKS, PRINTS
 from disc.frontend.folded_numbers import steps_apart
@@ -50,12 +52,13 @@ Bodies = dict[fx.Node, fx.Graph]  # get_attr node → the graph that control flo
 
 @dataclass(frozen=True)
 class Decomposed:
-    """values: node of the old graph → node of `graph`; constants: of the bodies, too."""
+    """values: node of the old graph → node of `graph`; constants: of the bodies, too; demands: of sizes, in branches that sizes choose."""
 
     graph: fx.Graph
     values: Mapping[fx.Node, fx.Node]
     constants: Constants
     bodies: Bodies = field(default_factory=dict)
+    demands: Sequence[Found] = ()
 
 
 def decompose(module: fx.GraphModule) -> Decomposed:
@@ -65,7 +68,7 @@ def decompose(module: fx.GraphModule) -> Decomposed:
     """
     mode = fake_mode(module.graph)
     real = without_complex(module, mode) if has_complex(module) else None
-    writer = _Writer(mode)
+    writer = _Writer(mode, when=premises_within(module))
     values: Values = {}
     writer.graph.output(writer.write(module if real is None else real.module, values, {}))  # pyright: ignore[reportArgumentType]
     writer.graph.eliminate_dead_code()
@@ -74,7 +77,8 @@ def decompose(module: fx.GraphModule) -> Decomposed:
         values = {old: values[new] for old, new in real.values.items() if new in values}
     kept = {old: new for old, new in values.items() if isinstance(new, fx.Node) and new in left}
     left |= {node for body in writer.bodies.values() for node in body.nodes}
-    return Decomposed(writer.graph, kept, {node: constant for node, constant in writer.constants.items() if node in left}, writer.bodies)
+    constants = {node: constant for node, constant in writer.constants.items() if node in left}
+    return Decomposed(writer.graph, kept, constants, writer.bodies, writer.demands)
 
 
 def constants_by_attribute(module: fx.GraphModule) -> Constants:
@@ -155,6 +159,8 @@ class _Writer:
     traces: dict[object, fx.GraphModule | str] = field(default_factory=dict)  # by kind of call; or why there is none
     bodies: Bodies = field(default_factory=dict)
     opened: list[object] = field(default_factory=list)  # kinds of calls that are being replaced: in its own decomposition a call stays
+    when: Mapping[fx.GraphModule, Premise] = field(default_factory=dict)  # graphs that control flow runs → when
+    demands: list[Found] = field(default_factory=list)
 
     def write(self, module: fx.GraphModule, values: Values, origin: Mapping[str, object]) -> object:
         """Adds the nodes of `module` to the graph; returns what it returns.
@@ -236,10 +242,16 @@ class _Writer:
         return values[token]
 
     def _body(self, module: fx.GraphModule) -> fx.Graph:
-        """The graph that control flow runs, with placeholders of its own."""
+        """The graph that control flow runs, with placeholders of its own. What is demanded in a branch that sizes choose holds in it alone,
+        so that its traces are its own."""
+        premise = self.when.get(module)
         module = without_complex(module, self.mode).module if has_complex(module) else module
-        writer = _Writer(self.mode, constants=self.constants, traces=self.traces, bodies=self.bodies, opened=self.opened)
-        writer.graph.output(writer.write(module, {}, {}))  # pyright: ignore[reportArgumentType]
+        traces = self.traces if premise is None else {}
+        writer = _Writer(
+            self.mode, constants=self.constants, traces=traces, bodies=self.bodies, opened=self.opened, when=self.when, demands=self.demands
+        )
+        with demanded_in(premise, self.mode.shape_env, self.demands):
+            writer.graph.output(writer.write(module, {}, {}))  # pyright: ignore[reportArgumentType]
         writer.graph.eliminate_dead_code()
         return writer.graph
 

@@ -27,6 +27,7 @@ from torch_mlir import ir
 from disc.artifact.structure import result_names
 from disc.errors import CompilerBug, DiscError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
+from disc.frontend.branch_demands import BranchDemands
 from disc.frontend.caches import CacheLayers, growing_dims, input_names, is_layers, takes_layers, without_caches
 from disc.frontend.call import arguments_by_name
 from disc.frontend.complex_numbers import has_complex
@@ -146,7 +147,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
         elif node is not None and spec.target is not None and spec.kind != InputKind.CUSTOM_OBJ:  # who takes such an object is refused
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
-    outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
+    outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored, *decomposed.demands]
     ranges = _ranges(program)
     next_buffers = _written(program, decomposed, OutputKind.BUFFER_MUTATION)
     next_inputs = _written(program, decomposed, OutputKind.USER_INPUT_MUTATION)
@@ -533,6 +534,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         quick_quotients(),
         moved_results(),
         Recorder() as recorder,
+        BranchDemands() as demands,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
         kept_values(model) as kept,
@@ -542,7 +544,8 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
     reads.check()
     program = _without_transforms(program)
     program.graph_module.meta[ROW_MAJOR] = reads.rows
-    _record(program, shapes, [*recorder.recorded, *reads.decisions])
+    environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
+    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment)])
     return program, forms, kept
 
 

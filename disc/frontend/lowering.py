@@ -26,6 +26,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
+from disc.frontend.branch_demands import Premise, branches_of, only_in, within
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.computed_numbers import expression_of
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
@@ -335,7 +336,8 @@ class _Lowering:
     def _relaxed_ranges(self) -> dict[sympy.Symbol, ValueRanges]:
         # A symbol of a float is no size, and none is left in the graph: its value comes as an f64 tensor.
         ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
-        nodes = [node for graph in self.source.graphs for node in graph.nodes]
+        when = self._premises()  # a size of a branch may be negative in calls that do not take it
+        nodes = [node for graph in self.source.graphs if when.get(graph) is None for node in graph.nodes]
         sizes = {size for node in nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
         return {
@@ -352,7 +354,11 @@ class _Lowering:
         environment = shape_environment(node.meta.get("val") for node in self.source.graph.nodes)
         replacements, known = environment.replacements if environment is not None else {}, self._used_symbols() | set(emitter.sizes.late)
         if self.source.decisions is not None:
-            found = [*self.source.decisions(), *(each for graph in self.source.graphs for each in asserted(graph))]
+            when = self._premises()
+            found = [
+                *self.source.decisions(),
+                *(only_in(when.get(graph), each) for graph in self.source.graphs for each in asserted(graph)),
+            ]
         else:
             found = guarded_facts(environment, known) if environment is not None else []
             late = emitter.sizes.late.keys()  # sizes that no guard knows
@@ -365,6 +371,19 @@ class _Lowering:
         found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
         found = [each for each in found if isinstance(each, Undecided) or named.issuperset(each.condition.symbols())]
         return settle([*found, *emitter.decisions], replacements, known)
+
+    def _premises(self) -> dict[fx.Graph, Premise]:
+        """When the graphs run that control flow runs, where sizes decide."""
+        found: dict[fx.Graph, Premise] = {}
+        pending = [self.source.graph]
+        while pending:
+            outer = pending.pop()
+            inner = {graph: own for node in outer.nodes for graph, own in branches_of(node)}
+            for body in (self.source.bodies[node] for node in outer.find_nodes(op="get_attr") if node in self.source.bodies):
+                found[body] = None
+                pending.append(body)
+            found |= {self.source.bodies[node]: within(found.get(outer), own) for node, own in inner.items() if node in self.source.bodies}
+        return found
 
     def _compute(self, emitter: OpBuilder, found: Sequence[Found], environment: ShapeEnv | None) -> None:
         """Binds the numbers that conditions are about and that the program computes."""
@@ -539,7 +558,7 @@ class _Lowering:
         """Raises: RuleError for a graph that this compiler did not get."""
 
         def run(graph: fx.Node, operands: Sequence[object]) -> list[Tensor]:
-            with emitter.holding() as held:
+            with emitter.only_when(dict(branches_of(node)).get(graph)), emitter.holding() as held:
                 return assertions.with_held(emitter, emitted(self.source.bodies[graph], operands), held)
 
         def emitted(body: fx.Graph, operands: Sequence[object]) -> list[Tensor]:

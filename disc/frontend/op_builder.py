@@ -19,6 +19,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from torch_mlir import ir
 
 from disc.frontend import computed_numbers
+from disc.frontend.branch_demands import Premise, only_in, within
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found
 from disc.frontend.symbol_names import legible
@@ -155,6 +156,7 @@ class OpBuilder:
         self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
         self.kept: frozenset[fx.Node] = frozenset()  # buffers whose next values the program returns
         self.held: list[tuple[Tensor, str]] | None = None  # in a graph of control flow: assertions, and what calls say where one is false
+        self.premise: Premise = None  # of the calls that run the graph which is lowered
         self.places: Mapping[str, str] = {}  # symbol → "dim 1 of input 'x'", for messages
         sizes.compute = self.compute
 
@@ -236,6 +238,15 @@ class OpBuilder:
             self.seed = outer
 
     @contextmanager
+    def only_when(self, premise: Premise) -> Iterator[None]:
+        """Within, rules demand what they require of the calls alone that run a graph."""
+        around, self.premise = self.premise, within(self.premise, premise)
+        try:
+            yield
+        finally:
+            self.premise = around
+
+    @contextmanager
     def holding(self) -> Iterator[list[tuple[Tensor, str]]]:
         """Within, assertions are gathered, for what a graph of control flow returns to depend on them."""
         around, self.held = self.held, list[tuple[Tensor, str]]()
@@ -258,7 +269,7 @@ class OpBuilder:
     def require(self, sign: str, left: Size, right: Size, why: str, message: str = "") -> None:
         """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call. message: what
         the error then says, in place of the comparison in words."""
-        self.decisions.append(Decision(relation(sign, left, right), why, message=message))
+        self.decisions.append(only_in(self.premise, Decision(relation(sign, left, right), why, message=message)))
 
     # --- raw ops ------------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import fx
 
+from disc.frontend.branch_demands import only_in, premises_within
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, Undecided
 from disc.frontend.locations import line_text
@@ -28,15 +29,16 @@ SMALL_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool)
 def size_checks(module: fx.GraphModule, arguments_of: Callable[[fx.Node], Arguments]) -> list[Found]:
     """What the calls in `module`, and in the graphs that it calls, need of their sizes. arguments_of: a call's, by name."""
     found: list[Found] = []
-    for graph in (each.graph for each in module.modules() if isinstance(each, fx.GraphModule)):
-        for node in graph.nodes:
+    when = premises_within(module)
+    for part in (each for each in module.modules() if isinstance(each, fx.GraphModule)):
+        for node in part.graph.nodes:
             needs = NEEDS.get(_name(node.target))
             if needs is None:
                 continue
             place = line_text(node)
             try:
                 why = f"squeeze at {place} would remove it" if needs is _squeezed else f"needed by {node.target} at {place}"
-                found += [Decision(each, why) for each in needs(node, arguments_of(node))]
+                found += [only_in(when.get(part), Decision(each, why)) for each in needs(node, arguments_of(node))]
             except SymbolError as error:
                 found.append(Undecided(f"of the sizes of {node.target}", str(error), place))
     return found

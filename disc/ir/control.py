@@ -7,7 +7,8 @@ A `control.while` carries its first `carried` operands: as long as the condition
 an i64 that is not 0, the body makes the next ones, of the same types. With `trips`, an expression, in the place of a condition the body
 runs so many times. A `control.case` calls the branch of the i64 number `%index`, the
 last one for a number that none has, with all other operands. The functions are private, each is the body of one op, and they see
-nothing but their arguments, the weights and the symbols of the module. Both ops are unregistered, as `kernel.fusion` is, since IRDL
+nothing but their arguments, the weights and the symbols of the module. That of a branch which sizes choose says when it runs: `disc.when`,
+a condition, of which what it needs of sizes may make use. Both ops are unregistered, as `kernel.fusion` is, since IRDL
 demands one type of all variadic operands.
 """
 
@@ -20,6 +21,7 @@ from disc.ir.op_table import CONTROL, IMPORTED, Kind
 from disc.ir.ops import block_ops, function_blocks, functions_of, int_attr, location_text, string_attr, terminator_of
 
 WHILE, CASE = "control.while", "control.case"
+WHEN = "disc.when"  # of a function that is a branch: the condition on sizes under which it runs
 REGION_OPS = frozenset(name for name, op in IMPORTED.items() if op.kind is Kind.CONTROL)  # how front ends deliver them
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -133,6 +135,18 @@ class ModuleEnv(ShapeEnv):
     def symbol(self, name: str, lo: int | None = 0, hi: int | None = None, divisor: int = 1) -> Dim:
         self._forget_names()
         return super().symbol(name, lo, hi, divisor)
+
+    @contextmanager
+    def supposing(self, conditions: Iterable[Condition]) -> Iterator[bool]:
+        """Requirements within are forgotten, too."""
+        requirements = dict(self.requirements)
+        self._forget_names()
+        try:
+            with super().supposing(conditions) as are_facts:
+                yield are_facts
+        finally:
+            self.requirements = requirements
+            self._forget_names()
 
     def equate(self, left: Dim | int, right: Dim | int) -> None:
         super().equate(left, right)

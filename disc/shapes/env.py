@@ -8,7 +8,8 @@ nothing is claimed about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 
 from disc.errors import ShapeConstraintError
@@ -151,6 +152,39 @@ class ShapeEnv:
             self.assume_ge(*order)
         else:
             self.equate(sole.left, sole.right)
+
+    @contextmanager
+    def supposing(self, conditions: Iterable[Condition]) -> Iterator[bool]:
+        """Within, the orders among the conditions are facts as well; what is learned within is forgotten behind it. Yields whether they
+        are: not where they contradict what is known, or make an expression another one."""
+        known = self._facts
+        self._facts = known.copy_with_answers()
+        try:
+            yield self._suppose(conditions, known)
+        finally:
+            self._facts = known
+
+    def _suppose(self, conditions: Iterable[Condition], known: Facts) -> bool:
+        before = [self.simplify(Dim.symbol(name)) for name in known.order]
+        try:
+            for condition in conditions:
+                if condition.sole is not None and condition.sole.at_least() is not None:
+                    self.learn(condition)
+            if [self.simplify(Dim.symbol(name)) for name in known.order] == before:
+                return True
+        except ShapeConstraintError:
+            pass
+        self._facts = known.copy_with_answers()
+        return False
+
+    def known_when(self, premise: Condition, conditions: Iterable[Condition]) -> list[Condition]:
+        """What holds where `premise` does: it, and the only alternative that it leaves of any of the conditions, which all hold."""
+        found = premise.parts()
+        with self.supposing(found):
+            for each in conditions:
+                left = [alternative for alternative in each.alternatives if self._all_hold(alternative) is not Truth.NO]
+                found += Condition((left[0],)).parts() if len(left) == 1 else []
+        return found
 
     # Questions
 

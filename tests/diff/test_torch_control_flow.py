@@ -13,7 +13,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 
 import disc
-from disc.errors import UnsupportedOpError
+from disc.errors import ShapeConstraintError, UnsupportedOpError
 
 
 class Layer(torch.nn.Module):
@@ -124,6 +124,87 @@ def test_sizes_of_branches_and_loops_that_reach_outside_are_refused(name: str) -
     function, reason = REFUSED_SIZES[name]
     with pytest.raises(UnsupportedOpError, match=rf"test_torch_control_flow.py:\d+: .*{reason}"):
         disc.compile(lambda x: function(x), (torch.randn(6, 4),))
+
+
+def _total(x: Tensor) -> Tensor:
+    return x.sum()
+
+
+def _in_loop(x: Tensor) -> Tensor:
+    def step(x: Tensor) -> Tensor:
+        return torch.cond(x.shape[0] >= 4, lambda a: a - a.topk(4)[0].sum(), lambda a: a * 2, (x,))
+
+    return _repeated(x, step) if x.shape[0] >= 4 else x * 8  # PyTorch itself traces both branches where no size decides in eager mode
+
+
+# What an op of a branch asks of sizes, where sizes choose the branch.
+DEMANDING: dict[str, Callable[[Tensor], Tensor]] = {
+    "topk": lambda x: torch.cond(x.shape[0] >= 4, lambda a: a.topk(4)[0].sum(), _total, (x,)),
+    "element": lambda x: torch.cond(x.shape[0] > 5, lambda a: a[5] * 1, _total, (x,)),
+    "slice": lambda x: torch.cond(x.shape[0] > 5, lambda a: a[2:5].sum(), _total, (x,)),
+    "size of a slice": lambda x: torch.cond(x.shape[0] > 5, lambda a: (a[:-4].exp() * a[4:].cos()).cumsum(0).sum(), _total, (x,)),
+    "result": lambda x: torch.cond(x.shape[0] > 2, lambda a: torch.cat([a[2:], a[:2]]), lambda a: a * 2, (x,)),
+    "made": lambda x: torch.cond(x.shape[0] > 5, lambda a: a.new_ones(a.shape[0] - 4).cumsum(0).sum() * a.sum(), _total, (x,)),
+    "padding": lambda x: torch.cond(
+        x.shape[0] > 3, lambda a: torch.nn.functional.pad(a[None], (3, 3), mode="reflect").sum(), _total, (x,)
+    ),
+    "nested": lambda x: torch.cond(
+        x.shape[0] > 2,
+        lambda a: torch.cond(a.shape[0] > 5, lambda b: b.topk(6)[0].sum(), lambda b: b.topk(3)[0].sum(), (a,)),
+        _total,
+        (x,),
+    ),
+    "either": lambda x: torch.cond(x.shape[0] < 4, _total, lambda a: a[3] * 2, (x,)) + torch.cond(
+        x.shape[0] >= 7, lambda a: a.topk(7)[0].sum(), _total, (x,)
+    ),
+    "assertion": lambda x: torch.cond(x.shape[0] > 5, lambda a: (torch._check(a.shape[0] >= 5), a.exp().sum())[1], _total, (x,)),
+    "loop": lambda x: _repeated(x, lambda a: torch.cond(a.shape[0] >= 4, lambda b: b - b.topk(4)[0].sum(), lambda b: b * 2, (a,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEMANDING)
+def test_a_branch_demands_sizes_of_the_calls_that_take_it(name: str) -> None:
+    function = DEMANDING[name]
+    executable = disc.compile(lambda x: function(x), (torch.randn(9),), options=disc.Options(cache=False))
+    for size in (0, 1, 2, 3, 4, 5, 6, 7, 11, 64):
+        x = torch.randn(size)
+        wanted = _in_loop(x) if name == "loop" else function(x)
+        torch.testing.assert_close(executable(x), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_size_that_the_branch_taken_cannot_have_is_an_error() -> None:
+    executable = disc.compile(lambda x: torch.cond(x.shape[0] >= 2, lambda a: a.topk(4)[0].sum(), _total, (x,)), (torch.randn(9),))
+    for size in (0, 1, 4, 7):
+        x = torch.randn(size)
+        torch.testing.assert_close(executable(x), x.topk(4)[0].sum() if size > 1 else x.sum())
+    for size in (2, 3):
+        with pytest.raises(ShapeConstraintError, match=r"dim 0 of input 'x' must be at least 4.*test_torch_control_flow.py:\d+"):
+            executable(torch.randn(size))
+
+
+def test_a_condition_of_python_in_a_branch_is_checked() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.shape[0] > 4, lambda a: a.sum() * (2 if a.shape[0] % 3 == 2 else 1), lambda a: a.sum() - 1, (x,))
+
+    executable = disc.compile(function, (torch.randn(8),))
+    for size in (2, 3, 5, 6, 8):
+        x = torch.randn(size)
+        if size % 3 == 2:
+            torch.testing.assert_close(executable(x), function(x))
+        else:
+            with pytest.raises(ShapeConstraintError, match=r"test_torch_control_flow.py:\d+"):
+                executable(x)
+
+
+def test_two_sizes_of_a_branch() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cond(x.shape[0] > y.shape[0], lambda a, b: a[b.shape[0] :].exp().sum(), lambda a, b: a.sum() * b.sum(), (x, y))
+
+    executable = disc.compile(function, (torch.randn(9), torch.randn(6)))
+    for size in (0, 1, 2, 5, 7):
+        for other in (0, 1, 3, 6, 7):
+            x, y = torch.randn(size), torch.randn(other)
+            torch.testing.assert_close(executable(x, y), function(x, y))
 
 
 def test_functions_that_were_traced_before() -> None:

@@ -10,7 +10,7 @@ from torch_mlir import ir
 from disc.errors import ShapeConstraintError
 from disc.ir.op_table import BINDING
 from disc.ir.ops import all_ops, block_ops, is_tensor, terminator_of
-from disc.shapes import Dim, Truth
+from disc.shapes import ALWAYS, NEVER, Condition, Dim, Truth
 
 if TYPE_CHECKING:
     from disc.passes.shape.shape_rules import Shapes
@@ -46,8 +46,8 @@ def branch_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     Raises ShapeConstraintError where they do not, or may not.
     """
     returned: list[list[Dims]] = []
-    for region in op.regions:
-        _walk(shapes, region.blocks[0], [])
+    for region, premise in zip(op.regions, _premises(shapes, op), strict=True):
+        _walk_branch(shapes, region.blocks[0], premise)
         returned.append([shapes.dims[operand] for operand in terminator_of(region.blocks[0]).operands])
     first, *others = returned
     own = {name for region in op.regions for name in _bound_in(shapes, region.blocks[0])}
@@ -61,6 +61,33 @@ def branch_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
                         f"dim {axis} of result {number} is {one} in one branch and {another} in another: they must agree"
                     )
     return first
+
+
+def _premises(shapes: Shapes, op: ir.Operation) -> Sequence[Condition | None]:
+    """When each branch runs, where sizes decide."""
+    found = shapes.values.get(op.operands[0]) if op.name == "stablehlo.if" else None
+    truth = found.item() if found is not None else None
+    condition = shapes.arithmetic.condition(truth) if isinstance(truth, Dim) else ALWAYS
+    if condition in (ALWAYS, NEVER):
+        return [None] * len(op.regions)
+    try:
+        return condition, condition.negated()
+    except ValueError:  # too long
+        return [None] * len(op.regions)
+
+
+def _walk_branch(shapes: Shapes, block: ir.Block, premise: Condition | None) -> None:
+    """What holds of sizes where a branch runs is known there, unless its ops teach more, which the whole program is asked for."""
+    if premise is not None:
+        shapes.when[block] = premise
+        with shapes.env.supposing(shapes.env.known_when(premise, shapes.conditions)) as are_facts:
+            known, refused = shapes.env.knowledge(), len(shapes.unsupported)
+            if are_facts:
+                _walk(shapes, block, [])
+                if shapes.env.knowledge() == known and len(shapes.unsupported) == refused:
+                    return
+            del shapes.unsupported[refused:]
+    _walk(shapes, block, [])
 
 
 def _bound_in(shapes: Shapes, block: ir.Block) -> Iterator[str]:

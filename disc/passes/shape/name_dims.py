@@ -57,7 +57,7 @@ class NameDims(Pass):
         _count(module, env, inputs.conditions)
         store_env(module, env)
         NamedForm(module, shapes, env).rewrite()
-        outline(module)
+        outline(module, shapes.when)
 
 
 def _leaking(module: ir.Module, env: ModuleEnv, inputs: InputSizes) -> list[UnsupportedOp]:
@@ -123,7 +123,7 @@ def infer_shapes(module: ir.Module, env: ModuleEnv, inputs: InputSizes) -> Shape
     """Walks @main until a walk teaches no new fact, so that facts found late also decide what comes early."""
     for _ in range(MAX_ROUNDS):
         known = env.knowledge()
-        shapes = Shapes(env)
+        shapes = Shapes(env, [each.condition for each in inputs.conditions])
         shapes.dims.update(inputs.dims)
         shapes.values.update(inputs.values)
         shapes.made.update(inputs.made)

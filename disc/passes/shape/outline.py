@@ -9,20 +9,21 @@ folded there as everywhere. The condition of a loop and the index of a branch be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from disc.ir.control import CASE, REGION_OPS, WHILE
+from disc.ir.control import CASE, REGION_OPS, WHEN, WHILE
 from disc.ir.ops import Attribute, block_ops, build, element_of, replace_op, string_attr, terminator_of
 from disc.ir.rewriting import producer
+from disc.shapes import Condition
 
 
-def outline(module: ir.Module) -> None:
-    """Of all functions of a module whose dims are named; those within first."""
+def outline(module: ir.Module, when: Mapping[ir.Block, Condition]) -> None:
+    """Of all functions of a module whose dims are named; those within first. when: branch that sizes choose → when it runs."""
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
-    outliner = _Outliner(module)
+    outliner = _Outliner(module, when)
     for function in functions:
         outliner.block(function.regions[0].blocks[0], string_attr(function, "sym_name"))
 
@@ -30,6 +31,7 @@ def outline(module: ir.Module) -> None:
 @dataclass
 class _Outliner:
     module: ir.Module
+    when: Mapping[ir.Block, Condition]
     count: int = 0  # functions made so far
 
     def block(self, block: ir.Block, name: str) -> None:
@@ -78,6 +80,8 @@ class _Outliner:
         end.erase()
         kind = ir.FunctionType.get([each.type for each in block.arguments], returned)
         attributes: dict[str, Attribute] = {"sym_name": name, "function_type": ir.TypeAttr.get(kind), "sym_visibility": "private"}
+        if block in self.when:
+            attributes[WHEN] = str(self.when[block])
         with ir.InsertionPoint(self.module.body):
             function = build("func.func", attributes=attributes, regions=1, location=ir.Location.unknown())
         block.append_to(function.regions[0])

@@ -52,8 +52,11 @@ class DataDependentSizeError(Exception):
 class Shapes:
     """What is known about the values of one function: dims of tensors, values of shape arithmetic, facts in `env`."""
 
-    def __init__(self, env: ModuleEnv) -> None:
+    def __init__(self, env: ModuleEnv, conditions: Sequence[Condition] = ()) -> None:
+        """conditions: that every call is checked for."""
         self.env = env
+        self.conditions = conditions
+        self.when: dict[ir.Block, Condition] = {}  # branch that sizes choose → when it runs
         self.arithmetic = HostArithmetic(env)
         self.dims: dict[ir.Value, Dims] = {}
         self.values: dict[ir.Value, HostValue] = {}
