@@ -1,8 +1,8 @@
-"""`int(...)` and `float(...)` of a dynamic size, or of a tensor, in a model's own code, while it is exported.
+"""`int(...)` and `float(...)` of a dynamic size, or of a tensor, and `len(...)` of a tensor, in a model's own code, while it is exported.
 
-Python demands a plain number of these two types, by which torch.export fixes the dim to the example's size, and gives up at data. They
-cannot be exchanged as functions of `math` are: they are types, too. So the code of the user's functions calls `whole` and `real` in their
-place:
+Python demands a plain number of these, by which torch.export fixes the dim to the example's size, and gives up at data. They
+cannot be exchanged as functions of `math` are: types are more than functions. So the code of the user's functions calls `whole`, `real`
+and `length` in their place:
 
     LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__      (what loads it to be called, and nothing else)
 
@@ -39,7 +39,8 @@ PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBo
 
 
 def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
-    """What is called in the place of functions of Python. told: is called where `int` or `float` of a number is symbolic."""
+    """What is called in the place of functions of Python. told: is called where what they give of a number or a tensor
+    is symbolic."""
 
     def whole(*args: object, **kwargs: object) -> object:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
@@ -59,6 +60,12 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
             return args[0].to(torch.float64).item()
         return float(*args)  # pyright: ignore[reportArgumentType]
 
+    def length(*args: object) -> object:
+        if len(args) == 1 and isinstance(args[0], Tensor) and args[0].dim() and isinstance(args[0].shape[0], torch.SymInt):
+            told()
+            return args[0].shape[0]
+        return len(*args)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
     def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
         return isinstance(value, kinds) or (type(value) in PLAIN and issubclass(PLAIN[type(value)], kinds))
 
@@ -66,7 +73,7 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
         found = type(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return PLAIN.get(found, found) if len(args) == 1 else found
 
-    return {"int": whole, "float": real, "isinstance": is_instance, "type": type_of}
+    return {"int": whole, "float": real, "len": length, "isinstance": is_instance, "type": type_of}
 
 
 def _is_number(value: object) -> TypeIs[Tensor]:
