@@ -8,6 +8,7 @@ derivative too, is traced by itself, behind dispatch, where its derivative is op
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -33,16 +34,20 @@ _BATCHES = ("vmap_impl", "_chunked_vmap")
 
 
 class Derivatives:
-    """traced: whether transforms are traced by themselves; otherwise a derivative ends the export, and is noted: met."""
+    """traced: whether transforms are traced by themselves; otherwise a derivative ends the export, and is noted: met.
 
-    def __init__(self, traced: bool = False) -> None:
-        self.traced = traced
-        self.met = False
+    whole: whether all of the model is, since it calls `torch.autograd.grad`, which is noted, too: what autograd keeps of the ops before it
+    is no part of a trace before dispatch.
+    """
+
+    def __init__(self, traced: bool = False, whole: bool = False) -> None:
+        self.traced, self.whole = traced, whole
+        self.met = self.met_autograd = False
         self._depth = 0
 
     @contextmanager
-    def of_functions(self) -> Iterator[None]:
-        """Within, what `torch.func` calls to compute its transforms is this."""
+    def of_functions(self, model: torch.nn.Module) -> Iterator[None]:
+        """Within, what `torch.func` calls to compute its transforms is this, while `model` is exported."""
         wrap = self._outermost if self.traced else self._noted
         forms: dict[tuple[object, str], object] = {(eager_transforms, name): wrap(getattr(eager_transforms, name)) for name in _DERIVATIVES}
         if self.traced:
@@ -52,8 +57,27 @@ class Derivatives:
             # PyTorch that reads sizes as plain integers.
             forms[eager_transforms, "jacfwd"] = _JACREV
             forms[eager_transforms, "jacrev"] = _gradient
-        with replaced(forms):
-            yield
+        forms[torch.autograd, "grad"] = self._noted_autograd(torch.autograd.grad)
+        if not self.whole:
+            with replaced(forms):
+                yield
+            return
+        own, kept = model.forward, vars(model).get("forward")
+        model.forward = functools.wraps(own)(lambda *args, **kwargs: self._inlined(lambda given, named: own(*given, **named), args, kwargs))
+        try:
+            with replaced(forms):
+                yield
+        finally:
+            del model.forward
+            if kept is not None:
+                model.forward = kept
+
+    def _noted_autograd(self, real: Function) -> Function:
+        def grad(*args: object, **kwargs: object) -> object:
+            self.met_autograd = True
+            return real(*args, **kwargs)
+
+        return grad
 
     def _noted(self, real: Function) -> Function:
         def transform(*args: object, **kwargs: object) -> object:

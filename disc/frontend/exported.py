@@ -498,9 +498,9 @@ def _export(model: torch.nn.Module, widening: Widening) -> Exports:
     except RecursionError:
         raise
     except Exception:
-        if not derivatives.met:
+        if not (derivatives.met or derivatives.met_autograd):
             raise
-    return _export_known(Derivatives(traced=True), model, widening)
+    return _export_known(Derivatives(traced=True, whole=derivatives.met_autograd), model, widening)
 
 
 def _export_known(derivatives: Derivatives, model: torch.nn.Module, widening: Widening) -> Exports:
@@ -528,7 +528,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         graphs_of_control_flow(),
         masks_as_given(),
         functions.of_sizes(model),
-        derivatives.of_functions(),
+        derivatives.of_functions(model),
         located_in(model),
         dense_views(),
         quick_quotients(),

@@ -160,3 +160,57 @@ def test_writes_of_captured_tensors_are_refused_as_in_eager() -> None:
 
     with pytest.raises(DiscError, match="would mutate a captured Tensor"):
         disc.compile(counted, (torch.randn(3, 4),))
+
+
+class Potential(torch.nn.Module):
+    """An energy and its forces, as models of molecules compute them."""
+
+    def __init__(self, act: torch.nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), act, torch.nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x.requires_grad_(True)
+        apart = (x[:, None] - x[None]).square().sum(-1) + 1
+        energy = self.net(x).sum() + (1 / apart).sum()
+        return energy, -torch.autograd.grad(energy, x)[0]
+
+
+class Counting(Potential):
+    """It writes a buffer, too."""
+
+    def __init__(self, act: torch.nn.Module) -> None:
+        super().__init__(act)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        energy, forces = super().forward(x)
+        return energy + self.calls, forces
+
+
+@pytest.mark.parametrize(("kind", "act"), [(Potential, torch.nn.SiLU()), (Potential, torch.nn.Tanh()), (Counting, torch.nn.Tanh())])
+def test_autograd_within_a_model(kind: type[Potential], act: torch.nn.Module) -> None:
+    executable, eager = disc.compile(kind(act), (torch.randn(5, 4),), options=disc.Options(cache=False)), kind(act)
+    for rows in (1, 3, 13):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(executable(x.clone()), tuple(each.detach() for each in eager(x.clone())), atol=1e-5, rtol=1e-5)
+
+
+GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "tanh": lambda x, y: torch.autograd.grad((y**3).sum() * y.tanh().sum(), y)[0],
+    "twice": lambda x, y: torch.autograd.grad(torch.autograd.grad(y.sigmoid().sum(), y, create_graph=True)[0].square().sum(), y)[0],
+    "detached": lambda x, _: (lambda z: torch.autograd.grad((z**3).sum() * z.tanh().sum(), z, create_graph=True)[0].detach())(
+        x.detach().clone().requires_grad_()
+    ),
+    "along": lambda x, y: torch.autograd.grad(y.softmax(1), y, grad_outputs=x)[0],
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_autograd_within_a_function(name: str) -> None:
+    executable = disc.compile(lambda x: GRADIENTS[name](x, x.clone().requires_grad_()), (torch.randn(5, 4),))
+    for rows in (1, 3, 13):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(executable(x), GRADIENTS[name](x, x.clone().requires_grad_()), atol=1e-5, rtol=1e-5)
