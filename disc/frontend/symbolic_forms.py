@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.alignment_losses import FORMS as ALIGNMENT_FORMS
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.composites import conv_tbc
@@ -38,7 +39,7 @@ from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
 from disc.frontend.fractional_pools import FORMS as FRACTIONAL_FORMS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
 from disc.frontend.histograms import FORMS as HISTOGRAMS
-from disc.frontend.locations import user_line
+from disc.frontend.locations import running_line, user_line
 from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
@@ -53,6 +54,10 @@ from disc.frontend.untraced import untraced
 Form = Callable[..., object]
 See = Callable[[Callable[..., object], Sequence[object], Mapping[str, object]], None]
 UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+GENERATOR = (
+    "a program has no generator of PyTorch: leave the argument out and call it with seed=, which repeats its draws; "
+    'torch.compile(model, backend="disc") draws from the generator'
+)
 ANY_SIZE = 2  # for a size that depends on data
 
 
@@ -76,6 +81,8 @@ class SymbolicForms(TorchFunctionMode):
     ) -> object:
         form = FORMS.get(func, func)
         self._see(func, args, kwargs or {})
+        if isinstance((kwargs or {}).get("generator"), torch.Generator):  # of which PyTorch's export keeps nothing that a call could set
+            raise UnsupportedOpError([UnsupportedOp(f"generator= of {getattr(func, '__name__', func)}", GENERATOR, running_line())])
         if self._numbers.concern(func, (*args, *(kwargs or {}).values())):
             return self._numbers.call(func, args, kwargs or {})
         mode = detect_fake_mode(args)

@@ -393,13 +393,31 @@ def test_distributions_of_torch() -> None:
         assert abs(np.asarray(values).mean() - mean) < 4.5 * math.sqrt(variance / COUNT)
 
 
-def test_a_generator_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"bernoulli.* of type Generator is not supported"):
-        compiled(lambda x: torch.bernoulli(x, generator=torch.Generator()), torch.ones(3))
-
-
 def test_permutations_and_draws_without_replacement() -> None:
     executable = compiled(lambda x: (torch.randperm(x.shape[0]), torch.multinomial(x, 4)), torch.ones(5, 6))
     order, places = (np.asarray(each) for each in executable(torch.tensor([[1.0, 1, 0, 1, 1]] * 50), seed=1))  # pyright: ignore
     assert sorted(order) == list(range(50)) and list(order) != list(range(50))
     assert (np.sort(places) == [0, 1, 3, 4]).all() and len({tuple(row) for row in places}) > 10
+
+
+GENERATOR = torch.Generator()
+WITH_A_GENERATOR = {
+    "rand": lambda x: x + torch.rand(x.shape, generator=GENERATOR),
+    "bernoulli": lambda x: torch.bernoulli(x, generator=GENERATOR),
+    "randperm": lambda x: x[torch.randperm(x.shape[0], generator=GENERATOR)],
+    "multinomial": lambda x: torch.multinomial(x, 2, generator=GENERATOR),
+    "normal_": lambda x: torch.empty_like(x).normal_(generator=GENERATOR),
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_GENERATOR)
+def test_draws_from_a_generator_are_refused_by_name_and_drawn_by_torch_compile(name: str) -> None:
+    function, x = WITH_A_GENERATOR[name], torch.rand(5, 4)
+    with pytest.raises(UnsupportedOpError, match=rf"generator= of {name} at test_random.py:\d+: .* seed="):
+        disc.compile(lambda x: function(x), (x,))
+    compiled = torch.compile(function, backend="disc", dynamic=True)
+    drawn: list[torch.Tensor] = []
+    for step in (compiled, compiled, function):
+        GENERATOR.manual_seed(3)
+        drawn.append(step(x))
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
