@@ -127,6 +127,7 @@ def the_same(batched: Any, model: nn.Module, instances: list[Node], gradients: b
             torch.testing.assert_close(own.detach(), model(each), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize(("kind", "gradients"), [(Summed, False), (Decided, False), (Summed, True)])
 def test_other_code_runs(kind: type[Summed], gradients: bool, name: str) -> None:

@@ -153,6 +153,7 @@ def turned_by_reflections(x: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "makers"), [each[1:] for each in SAME], ids=[each[0] for each in SAME])
 def test_as_in_eager(function: Callable[..., object], makers: Sequence[Callable[[int, int], Tensor]]) -> None:
     executable = compiled(function, *(make(3, 4) for make in makers))

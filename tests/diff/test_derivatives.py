@@ -54,6 +54,7 @@ CASES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives(name: str) -> None:
     function = CASES[name]
@@ -79,6 +80,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = 
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_random_derivatives(name: str) -> None:
     """Of chains of functions, at sizes of 1 and primes."""

@@ -95,6 +95,7 @@ def arguments(element: str) -> str:
     return f"%x: {vector(element)}, %y: {vector(element)}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("element", EVERY)
 def test_exact(element: str) -> None:
     """Ops whose result is defined to the last bit: arithmetic, comparisons, choices, roundings, bits."""

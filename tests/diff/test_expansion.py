@@ -39,6 +39,7 @@ CASES = [(96, (3, 1, 1), nn.ReLU6()), (144, (3, 2, 1), nn.SiLU()), (72, (5, 2, 2
          (64, (3, (2, 1), (0, 1)), nn.ReLU()), (136, (7, 1, 3), nn.ReLU()), (24, ((1, 5), 1, (3, 2)), nn.ReLU())]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_windows(case: tuple[int, tuple[object, ...], nn.Module]) -> None:
     program = program_of(Bottleneck(*case))

@@ -61,6 +61,7 @@ def test_sizes(name: str) -> None:
         torch.testing.assert_close(executable(x), function(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear"])
 @pytest.mark.parametrize("through", ["compile", "torch.compile"])
 def test_factors_that_leave_or_double_a_size(mode: str, through: str) -> None:
@@ -175,6 +176,7 @@ def _value(tree: Tree, size: float) -> float:
     return {"+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right, "/": lambda: left / right}[tree[0]]()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_floats_of_sizes(seed: int) -> None:
     """Whole parts of sums, products and quotients in any order are Python's, all of them."""
@@ -223,6 +225,7 @@ USES: dict[str, Callable[[Tensor, float], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_divisions_of_floats(name: str, seed: int) -> None:

@@ -34,6 +34,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_is_compiled_once(transform: str, op: str) -> None:

@@ -29,6 +29,7 @@ class Sampled(nn.Module):
         return functional.grid_sample(x, grid, self.mode, self.padding, self.align_corners)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
@@ -48,6 +49,7 @@ def test_volumes_as_in_eager(mode: str, padding: str) -> None:
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])

@@ -143,6 +143,7 @@ def linear(k: int, n: int) -> nn.Linear:
 
 
 # k: whole blocks, and what is left of them: less than a block, whole groups of four, single bytes.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (65, 64), (100, 40), (127, 33), (128, 64), (129, 33), (194, 129),
                                        (255, 33), (256, 64), (260, 40), (768, 64)])  # fmt: skip
 def test_layers(k: int, n: int) -> None:

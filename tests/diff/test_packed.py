@@ -80,6 +80,7 @@ def compare(executable: Executable, model: nn.Module, requests: list[tuple[Array
             np.testing.assert_allclose(one, other.numpy(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bert", "distilbert", "albert", "gpt2"])
 def test_models(name: str) -> None:
     model, generator = built(name), np.random.default_rng(0)

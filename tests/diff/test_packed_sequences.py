@@ -57,7 +57,7 @@ MODELS: dict[str, Callable[[], Packing]] = {
     "rnn": lambda: Packing(nn.RNN, nonlinearity="relu", bias=False, batch_first=False),
     "rnn, sorted": lambda: Packing(nn.RNN, bidirectional=True, sorted=True),
 }
-LONG = {"lstm", "lstm, projected", "gru, sorted", "rnn", "rnn, sorted"}
+LONG = {"lstm", "lstm, deep", "lstm, projected", "gru, sorted", "rnn", "rnn, sorted"}
 NAMES = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in MODELS]
 
 
@@ -162,6 +162,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*REFUSED, "not sorted"])
 def test_errors_are_eagers(name: str) -> None:
     model = MODELS["lstm, sorted"]().eval()

@@ -336,6 +336,7 @@ def gamma_cdf(shape: float) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: torch.special.gammainc(torch.full(x.shape, shape, dtype=torch.float64), torch.tensor(x)).numpy()
 
 
+@pytest.mark.long
 def test_gammas_and_betas() -> None:
     """A part of a Dirichlet distribution has a beta distribution: of (2, 1 + 3) its function is 1 - (1 - x)^5 - 5 x (1 - x)^4."""
     found = [np.asarray(each).astype(np.float64) for each in rejected()(torch.zeros(SHAPE), seed=7)]  # pyright: ignore[reportGeneralTypeIssues]
@@ -366,6 +367,7 @@ def test_poisson_and_binomial(place: int, logarithm: Callable[[int], float]) -> 
     assert (values >= 0).all()
 
 
+@pytest.mark.long
 def test_distributions_at_their_limits() -> None:
     """No element; parameters at which eager's distributions have one value; rates that eager refuses."""
     assert [tuple(each.shape) for each in rejected()(torch.zeros(0, 5))][:4] == [(0, 5), (0, 5), (0, 5, 3), (0, 5)]  # pyright: ignore

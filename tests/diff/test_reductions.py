@@ -19,6 +19,7 @@ def axes_for(dtype: torch.dtype) -> list[tuple[int, ...]]:
     return AXES if dtype == torch.float32 else FEW_AXES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool])
 def test_sums(dtype: torch.dtype) -> None:
     """Empty reductions give the identity."""

@@ -53,6 +53,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_reference_agrees(name: str) -> None:
     program = OracleProgram(PROGRAMS[name])

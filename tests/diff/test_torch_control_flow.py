@@ -98,6 +98,7 @@ SELECTING: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SELECTING)
 def test_sizes_from_data_in_branches_and_loops(name: str, tmp_path: Path) -> None:
     function = SELECTING[name]

@@ -171,6 +171,7 @@ def _products(op: torch._ops.OpOverload, kind: str, dtype: torch.dtype) -> Itera
         yield call(op, x, weight, None, [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", sorted({*ALL, *CARRIERS}, key=str), ids=str)
 def test_forms_agree_with_eager(dtype: torch.dtype) -> None:
     graph = CallGraph()

@@ -28,6 +28,7 @@ def numbers(shape: tuple[int, ...], element: str) -> np.ndarray:
 # --- StableHLO --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_views_of_every_type(element: str) -> None:
     """Transpose, reverse, slice, pad, concatenate, reshape move bits of any type."""

@@ -29,6 +29,7 @@ CASES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_each_element_of_a_batch(name: str) -> None:
     function = CASES[name]

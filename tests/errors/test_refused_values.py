@@ -93,6 +93,7 @@ def _module(call: Callable[..., Tensor], inputs: Inputs) -> nn.Module:
     return kind().eval()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_eager_refuses(name: str) -> None:
     call, taken, cases = CASES[name]
@@ -109,6 +110,7 @@ def test_what_eager_refuses(name: str) -> None:
     torch.testing.assert_close(torch.zeros_like(executable(*taken)), torch.zeros_like(found))  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(set(CASES) - LESS_THAN_A_CALL))
 def test_under_torch_compile_the_error_is_eagers(name: str) -> None:
     call, taken, cases = CASES[name]

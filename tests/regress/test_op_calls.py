@@ -84,6 +84,7 @@ def test_refused_in_words(function: Function, inputs: tuple[torch.Tensor, ...]) 
     assert not isinstance(raised.value, disc.errors.CompilerBug)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "function, good, bad",
     [

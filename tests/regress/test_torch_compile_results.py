@@ -54,6 +54,7 @@ FUNCTIONS: dict[str, Callable[..., tuple[object, ...]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_memory_and_strides(name: str, gradients: bool) -> None:
@@ -170,6 +171,7 @@ IDIOMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", IDIOMS)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_idioms(name: str, gradients: bool) -> None:

@@ -156,6 +156,7 @@ def test_a_graph_that_no_equal_dims_help_says_what_fails_in_it(tmp_path: Path) -
 IMAGES = ((1, 2, 7, 8), (2, 2, 5, 5), (1, 2, 4, 6), (0, 2, 9, 6), (1, 2, 3, 3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]], ids=str)
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 def test_pools_with_a_last_window_that_reaches_beyond(operator: str, pads: list[int], tmp_path: Path) -> None:

@@ -257,6 +257,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_program(make: Callable[[], Step]) -> None:
     results = list[list[object]]()

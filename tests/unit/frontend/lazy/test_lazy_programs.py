@@ -239,6 +239,7 @@ def test_numbers_that_are_equal_to_a_size(name: str) -> None:
     assert disc.lazy.stats().hits >= 3, disc.lazy.stats()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize(
     ("kind", "options"),

@@ -139,6 +139,7 @@ def inputs(count: int) -> Tensor:
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(count))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_is_as_eager(make: Callable[[Net], Program]) -> None:
     torch.manual_seed(0)
