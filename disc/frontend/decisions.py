@@ -307,6 +307,7 @@ def found_in(guards: Iterable[ShapeGuard]) -> list[Found]:
         layout = layout or (own == _CHECKED_BY_DYNAMO and isinstance(guard.expr, sympy.Ge) and guard.expr.rhs == 2)
         # PyTorch's C++ core asks that of every tensor that it makes.
         layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))
+        layout = layout and not _fixes_a_size(guard.expr)
         found.append(_decision(guard.expr, _place(guard.sloc), layout))
     return found
 
@@ -321,6 +322,15 @@ def is_of_op(guard: ShapeGuard) -> bool:
         return False
     own = frame.filename.removeprefix(TORCH)
     return not own.startswith("_dynamo/") or (own, frame.name) == _RUNS_OPS
+
+
+def _fixes_a_size(expression: sympy.Basic) -> bool:
+    """Whether it says that a computed size is a number: PyTorch puts the number in its place in all that follows."""
+    return (
+        isinstance(expression, sympy.Eq)
+        and {bool(side.is_Integer) for side in expression.args} == {True, False}
+        and not (any(side.is_Symbol for side in expression.args))
+    )
 
 
 def _counts_images(frame: traceback.FrameSummary, expression: sympy.Basic) -> bool:

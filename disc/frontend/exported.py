@@ -57,6 +57,7 @@ from disc.frontend.larger_examples import (
     dims_behind_ones,
     dims_of,
     enough_times,
+    has_ones,
     is_the_model,
     that_run,
 )
@@ -456,6 +457,11 @@ def _needed_to_export(model: torch.nn.Module, widening: Widening, error: Excepti
     if needs or any(map(widening.was_given, widening.sizes)):
         return needs
     return dict.fromkeys(widening.sizes, Need(f"torch.export fails at {error_line(error)} with another size"))
+
+
+def has_fixed_sizes(program: ExportedProgram) -> bool:
+    """Whether a size that the program computes is a number in it, as it is on the example."""
+    return has_ones(_decided(program))
 
 
 def _decided(program: ExportedProgram) -> list[Found]:

@@ -17,6 +17,7 @@ from disc.frontend.decisions import Decision, Found
 from disc.frontend.needed_sizes import DrySession, Run, fails, inputs_of
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Widening
+from disc.shapes.algebra import Mod, Symbol
 
 MOST_EXPORTS = 3  # of larger examples; each takes as long as the first
 TIMES, MORE_TIMES = 2, 4  # how much larger they are, and how much more where a size is still 1: strides of a network multiply
@@ -61,13 +62,21 @@ def dims_behind_ones(dims: Dims, decided: Iterable[Found]) -> list[list[Key]]:
     return [keys for name, keys in sorted(dims.keys.items()) if name in names and not any(dims.fixed.get(key, "") is None for key in keys)]
 
 
+def has_ones(decided: Iterable[Found]) -> bool:
+    """Whether a computed size is 0 or 1 in a program, or another number that is decided."""
+    return any(isinstance(each, Decision) and _is_one(each) for each in decided)
+
+
 def _is_one(decision: Decision) -> bool:
-    """Whether it says that a size, which is no remainder, is 1 at most."""
+    """Whether it says that a size, which is no remainder, is 1 at most, or that one that is computed has a number that may be 1 plus what
+    its expression adds: `h // 2 + 1 == 1` is kept as `h // 2 == 0`."""
     sole = decision.condition.sole
     if sole is None:
         return False
     if sole.sign == "==":
-        return (sole.left == 1) != (sole.right == 1)
+        apart = sole.left - sole.right
+        has_number = apart.constant_term != 0 or sole.left.is_const or sole.right.is_const
+        return 1 in (sole.left, sole.right) or (has_number and any(not isinstance(atom, Symbol | Mod) for atom in apart.atoms()))
     order = sole.at_least()
     return order is not None and order[0] == 1 and not order[1].is_const
 
@@ -113,7 +122,7 @@ def _are_of_the_same_calls(one: Run, other: Run) -> bool:
 
 def _grow_from_one(one: Run, larger: Run) -> bool:
     pairs = zip(one.shapes, larger.shapes, strict=True)
-    return any(1 == size < other for shape, others in pairs for size, other in zip(shape, others, strict=True))
+    return any(size <= 1 and size < other for shape, others in pairs for size, other in zip(shape, others, strict=True))
 
 
 def decided_of(dims: Dims, conditions: Iterable[Found]) -> set[Key]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch.export import Dim, ExportedProgram
 
 from disc.errors import DiscError, ExportError, InputRankError, InputTypeError
-from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES, export_module
+from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES, export_module, has_fixed_sizes
 from disc.frontend.onnx.dims import equal_sizes, example_sizes
 from disc.frontend.onnx.file import read_model
 from disc.frontend.onnx.inputs import Examples, Input, empty_inputs, flat_examples, graph_inputs, named_examples
@@ -28,20 +28,36 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
     inputs = graph_inputs(model.graph, model.weights, given)
     module = OnnxModule(model, inputs, empty_inputs(model.graph, model.weights, given)).eval()
     dynamic = tuple({place: Dim.AUTO for place, dim in enumerate(each.dims) if isinstance(dim, str)} for each in inputs)
+    program = _traced(module, inputs, dynamic, [_given_sizes(inputs, given)] if given is not None else _choices(inputs, module))
+    program.graph_module.meta[INPUT_NAMES] = tuple(each.name for each in inputs)
+    if len(module.graph.outputs) == len(program.graph_signature.user_outputs):  # an output that is a sequence becomes several
+        program.graph_module.meta[OUTPUT_NAMES] = module.graph.outputs
+    return program
+
+
+def _traced(
+    module: OnnxModule, inputs: Sequence[Input], dynamic: tuple[Mapping[int, object], ...], choices: Iterable[list[tuple[int, ...]]]
+) -> ExportedProgram:
+    """The program of the first choice of sizes that can be traced and leaves no computed size of 0 or 1, else of the first that can be
+    traced. Raises: the error of the first."""
     first: DiscError | None = None
-    for sizes in [_given_sizes(inputs, given)] if given is not None else _choices(inputs, module):
+    found: ExportedProgram | None = None
+    for sizes in choices:
         tensors = tuple(torch.ones(size, dtype=each.dtype) for each, size in zip(inputs, sizes, strict=True))
         try:
             program = export_module(module, tensors, dynamic)
-        except ExportError as error:
+        except DiscError as error:
+            if not isinstance(error, ExportError) and found is None:
+                raise
             first = first or error
             continue
-        program.graph_module.meta[INPUT_NAMES] = tuple(each.name for each in inputs)
-        if len(module.graph.outputs) == len(program.graph_signature.user_outputs):  # an output that is a sequence becomes several
-            program.graph_module.meta[OUTPUT_NAMES] = module.graph.outputs
-        return program
-    assert first is not None
-    raise first
+        if not has_fixed_sizes(program):
+            return program
+        found = found or program
+    if found is None:
+        assert first is not None
+        raise first
+    return found
 
 
 def _choices(inputs: Sequence[Input], module: OnnxModule) -> Iterator[list[tuple[int, ...]]]:

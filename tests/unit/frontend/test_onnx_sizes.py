@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -92,6 +93,71 @@ def test_sizes_that_are_data(name: str, tmp_path: Path) -> None:
     check(made, calls, tmp_path)
 
 
+def test_parts_whose_sizes_are_data(tmp_path: Path) -> None:
+    calls = [
+        [normal(2, 10), whole(2, 3, 5)],
+        [normal(1, 1), whole(0, 1, 0)],
+        [normal(0, 7), whole(5, 1, 1)],
+        [normal(2, 0), whole(0, 0, 0)],
+    ]
+    made = model("Split", [X, ([3], whole(1))], [2], axis=1)
+    made.graph.node[0].output.extend(["y1", "y2"])
+    made.graph.output.extend(helper.make_tensor_value_info(f"y{place}", TensorProto.FLOAT, [None, None]) for place in (1, 2))
+    exe = check(made, calls, tmp_path)
+    for sizes in (whole(3, 3, 3), whole(11, -1, 0)):
+        with pytest.raises(ShapeConstraintError, match="Split"):
+            exe(normal(2, 10), sizes)
+
+
+IMAGE = (["n", "c", "h", "w"], normal(1))
+COUNTINGS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+@pytest.mark.parametrize("counting", COUNTINGS)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_images_resized_to_sizes_that_are_data(mode: str, counting: str, tmp_path: Path) -> None:
+    how = {"mode": mode, "coordinate_transformation_mode": counting}
+    sizes = [[normal(1, 2, 4, 6), whole(1, 2, 8, 9)], [normal(2, 1, 5, 7), whole(2, 1, 3, 4)], [normal(1, 1, 1, 3), whole(1, 1, 4, 1)]]
+    made = model("Resize", [IMAGE, ([4], whole(1))], [4], **how)
+    made.graph.node[0].input[:] = ["x0", "", "", "x1"]
+    exe = check(made, sizes, tmp_path)
+    infinite = np.full([1, 2, 3, 3], np.inf, np.float32)
+    infinite[:, 1] = 1
+    assert np.isfinite(np.asarray(exe(infinite, whole(1, 2, 2, 5)))[:, 1]).all()
+    scales = [[normal(1, 2, 4, 6), np.array([1, 1, 2, 1.5], np.float32)], [normal(2, 1, 5, 8), np.array([1, 1, 0.6, 0.25], np.float32)]]
+    made = model("Resize", [IMAGE, ([4], normal(1))], [4], **how)
+    made.graph.node[0].input[:] = ["x0", "", "x1"]
+    check(made, scales, tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_images_resized_at_one_scale(policy: str, tmp_path: Path) -> None:
+    made = model("Resize", [(["n", 1, "h", "w"], normal(1))], [4], mode="linear", axes=[2, 3], keep_aspect_ratio_policy=policy)
+    made.graph.node[0].input[:] = ["x0", "", "", "sizes"]
+    made.graph.initializer.append(numpy_helper.from_array(whole(4, 4), "sizes"))
+    check(made, [[normal(2, 1, 7, 10)], [normal(1, 1, 2, 3)], [normal(1, 1, 5, 4)]], tmp_path)
+
+
+def test_a_region_that_is_data(tmp_path: Path) -> None:
+    region = np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 1.2], np.float32)
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
+    made = model("Resize", [IMAGE, ([8], region), ([4], whole(1))], [4], mode="linear", **how)
+    made.graph.node[0].input[:] = ["x0", "x1", "", "x2"]
+    check(made, [[normal(2, 1, 7, 9), region, whole(2, 1, 3, 4)], [normal(1, 1, 7, 9), region, whole(1, 1, 1, 4)]], tmp_path)
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.3, 0.9, 2.3])
+def test_a_scale_means_one_size_whether_the_dim_is_static_or_not(scale: float, tmp_path: Path) -> None:
+    """7 for 10 * 0.7, as ONNX Runtime and PyTorch have it, though the f32 is a little less. From 3 on, 0.3 of a size of the trace is 0."""
+    for size in (10, "w"):
+        made = model("Resize", [(["n", 1, size], normal(1))], [3], mode="linear")
+        made.graph.node[0].input[:] = ["x0", "", "scales"]
+        made.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, scale], np.float32), "scales"))
+        onnx.save(made, tmp_path / "model.onnx")
+        exe = disc.compile(tmp_path / "model.onnx", options=Options(cache=False))
+        assert np.asarray(exe(normal(2, 1, 10))).shape == (2, 1, round(10 * scale))
+
+
 def test_ranges_counts_and_pads(tmp_path: Path) -> None:
     numbers = [([], np.array(0))] * 3
     calls = [[np.array(each) for each in call] for call in ((0, 5, 1), (3, -4, -2), (3, 3, 1), (5, 2, 1))]
@@ -167,6 +233,20 @@ def test_pools_with_a_last_window_that_reaches_beyond(operator: str, pads: list[
             operator, [(["n", 2, "h", "w"], normal(1))], [4], kernel_shape=[3, 3], strides=strides, pads=pads, ceil_mode=1, **included
         )
         check(made, [[normal(*shape)] for shape in IMAGES], tmp_path)
+
+
+@pytest.mark.parametrize("example", [(1, 2, 3, 8), (1, 2, 2, 2), (1, 2, 6, 3)], ids=str)
+@pytest.mark.parametrize(
+    "attributes", [{"ceil_mode": 1}, {"ceil_mode": 1, "pads": [1, 1, 1, 1], "dilations": [2, 2]}, {"auto_pad": "SAME_UPPER"}], ids=str
+)
+def test_examples_whose_pooled_size_is_one_fix_no_dim(attributes: dict[str, Any], example: tuple[int, ...], tmp_path: Path) -> None:
+    made = model("AveragePool", [(["n", 2, "h", "w"], normal(1))], [4], kernel_shape=[3, 3], strides=[2, 2], **attributes)
+    onnx.save(made, tmp_path / "model.onnx")
+    exe = disc.compile(tmp_path / "model.onnx", [torch.randn(*example)], options=Options(cache=False))
+    reference = ReferenceEvaluator(made)
+    for shape in (example, *IMAGES[:3]):
+        x = normal(*shape)
+        np.testing.assert_allclose(np.asarray(exe(x)), np.asarray(reference.run(None, {"x0": x})[0]), 1e-5, 1e-5)  # pyright: ignore
 
 
 @pytest.mark.parametrize("how", ["SAME_UPPER", "SAME_LOWER"])

@@ -10,11 +10,13 @@ from disc.frontend.onnx.ops import (
     control,
     draws,
     elementwise,
+    features,
     indexing,
     microsoft,
     microsoft_attention,
     microsoft_quantized,
     ngrams,
+    optimizers,
     quantized,
     recurrent,
     reductions,
@@ -55,6 +57,8 @@ def _merged() -> dict[tuple[str, str], Rule]:
             draws,
             ngrams,
         ),
+        "ai.onnx.ml": (features,),
+        "ai.onnx.preview.training": (optimizers,),
         "com.microsoft": (microsoft, microsoft_attention, microsoft_quantized),
     }.items():
         for module in modules:

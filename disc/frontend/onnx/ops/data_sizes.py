@@ -76,6 +76,14 @@ def sliced(x: Tensor, axes: Sequence[int], starts: Tensor, ends: Tensor, steps: 
     return x
 
 
+def split(x: Tensor, sizes: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """Parts of sizes that data says; a call in which they are not the whole of x fails."""
+    ends, parts = torch.cumsum(sizes.to(torch.int64), 0), dims_of(sizes)
+    rest = cast(Number, (ends[-1] - torch.scalar_tensor(x.shape[axis], dtype=torch.int64)).item())
+    torch._check(rest == 0, lambda: "the sizes of the parts must add up to that of the dim that is split")
+    return tuple(x.index_select(axis, torch.arange(count) + (ends[i] - sizes[i])) for i, count in enumerate(parts))
+
+
 def expanded(x: Tensor, sizes: Tensor) -> Tensor:
     """A dim of 1 takes the size that data says; one of another size keeps it, for which data says the same, or 1."""
     wanted = dims_of(sizes)

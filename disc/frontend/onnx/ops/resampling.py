@@ -7,15 +7,17 @@ between them. Positions follow the standard's `Resize`, which names each way of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.ops.data_sizes import counted
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import NodeError, Number, Result, larger
 
@@ -34,47 +36,98 @@ class _Axis:
     end: float = 1.0
 
 
+@dataclass(frozen=True)
+class _DataAxis:
+    """One whose size in the result depends on data. What ends in `now`, the scale and the region are scalars of f64."""
+
+    size: Number
+    out: Number
+    size_now: Tensor
+    out_now: Tensor
+    scale: Tensor
+    start: Tensor
+    end: Tensor
+
+
 def _resize(node: Node) -> Tensor:
     x = node.tensor(0)
     axes = [axis_of(axis, x.dim()) for axis in node.attr_ints("axes", range(x.dim()))]
     outside: Tensor | None = None
     for axis, described in zip(axes, _described(node, x, axes), strict=True):
-        same = isinstance(described.size, int) and described.size == described.out and described.scale in (None, 1)
-        if same and node.attr_text("coordinate_transformation_mode") != "tf_crop_and_resize":
-            continue
-        at = _positions(node, described)
+        if isinstance(described, _Axis):
+            same = isinstance(described.size, int) and described.size == described.out and described.scale in (None, 1)
+            if same and not _crops(node):
+                continue
+            at = _positions(node, described)
+        else:
+            at = _positions_by_data(node, described)
         x = _interpolated(node, x, axis, described, at)
-        if node.attr_text("coordinate_transformation_mode") == "tf_crop_and_resize":
+        if _crops(node):
             wrong = ((at < 0) | (at > described.size - 1)).reshape([-1 if i == axis else 1 for i in range(x.dim())])
             outside = wrong if outside is None else outside | wrong
     return x if outside is None else torch.where(outside, node.attr_float("extrapolation_value"), x).to(x.dtype)
 
 
-def _described(node: Node, x: Tensor, axes: list[int]) -> list[_Axis]:
+def _crops(node: Node) -> bool:
+    """Whether the region of interest counts."""
+    return node.attr_text("coordinate_transformation_mode") == "tf_crop_and_resize"
+
+
+def _described(node: Node, x: Tensor, axes: list[int]) -> Sequence[_Axis] | Sequence[_DataAxis]:
     sizes = [x.shape[axis] for axis in axes]
-    region = [float(each) for each in node.numbers(1, "region")] if node.has(1) and node.value(1) is not None else []
+    keeps_ratio = node.has(3) and node.attr_text("keep_aspect_ratio_policy", "stretch") != "stretch"
+    if (
+        (node.has(3) and node.sizes(3) is None)
+        or (not node.has(3) and node.known(2) is None)
+        or (_crops(node) and node.has(1) and node.known(1) is None)
+        or (keeps_ratio and not all(isinstance(each, int) for each in (*sizes, *node.integers(3, "sizes"))))
+    ):
+        return _described_by_data(node, sizes, keeps_ratio)
+    region = [float(each) for each in node.numbers(1, "region")] if _crops(node) and node.has(1) else []
     regions = list(zip(region[: len(axes)], region[len(axes) :], strict=True)) if region else [(0.0, 1.0)] * len(axes)
     if node.has(3):
-        outs = node.integers(3, "sizes")
-        if node.attr_text("keep_aspect_ratio_policy", "stretch") != "stretch":
-            outs = _same_ratio(node, sizes, outs)
-        return [_Axis(size, out, None, *part) for size, out, part in zip(sizes, outs, regions, strict=True)]
+        outs, scale = node.integers(3, "sizes"), None
+        if keeps_ratio:
+            outs, scale = _same_ratio(node, [int(size) for size in sizes], [int(out) for out in outs])
+        return [_Axis(size, out, scale, *part) for size, out, part in zip(sizes, outs, regions, strict=True)]
     scales = [float(each) for each in node.numbers(2, "scales")]
     return [_Axis(size, _scaled(size, scale, part), scale, *part) for size, scale, part in zip(sizes, scales, regions, strict=True)]
 
 
-def _same_ratio(node: Node, sizes: list[Number], outs: list[Number]) -> list[Number]:
-    if not all(isinstance(each, int) for each in (*sizes, *outs)):
-        raise NodeError("keep_aspect_ratio_policy over dynamic dims")
+def _same_ratio(node: Node, sizes: list[int], outs: list[int]) -> tuple[list[Number], float]:
+    """The sizes of the result, and the one scale of all of them."""
     ratios = [out / size for size, out in zip(sizes, outs, strict=True)]
     scale = min(ratios) if node.attr_text("keep_aspect_ratio_policy") == "not_larger" else max(ratios)
-    return [math.floor(scale * size + 0.5) for size in sizes]
+    return [math.floor(scale * size + 0.5) for size in sizes], scale
+
+
+def _described_by_data(node: Node, sizes: list[Number], keeps_ratio: bool) -> list[_DataAxis]:
+    own = torch.stack([torch.scalar_tensor(size, dtype=torch.float64) for size in sizes])
+    start, end = torch.zeros_like(own), torch.ones_like(own)
+    if _crops(node) and node.has(1):
+        region = node.tensor(1).to(torch.float64)
+        start, end = region[: len(sizes)], region[len(sizes) :]
+    if node.has(3):
+        outs = node.tensor(3)
+        scales = outs.to(torch.float64) / own
+        if keeps_ratio:
+            scale = scales.amin() if node.attr_text("keep_aspect_ratio_policy") == "not_larger" else scales.amax()
+            scales = scale.expand(len(sizes))
+            outs = torch.floor(scales * own + 0.5).to(torch.int64)
+    else:
+        scales = node.tensor(2).to(torch.float64)
+        outs = torch.floor(own.float() * scales.float() * (end - start).float()).to(torch.int64)
+    now = outs.to(torch.float64)
+    return [
+        _DataAxis(size, counted(outs[place]), own[place], now[place], scales[place], start[place], end[place])
+        for place, size in enumerate(sizes)
+    ]
 
 
 def _scaled(size: Number, scale: float, region: tuple[float, float]) -> Number:
     scale *= region[1] - region[0]
     if isinstance(size, int):
-        return math.floor(size * scale)
+        return math.floor(float(np.float32(size) * np.float32(scale)))  # 7 for 10 * 0.7, as in exact numbers and in ONNX Runtime
     exact = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR)
     if abs(float(exact) - scale) > 1e-7 * scale:
         raise NodeError(f"a scale of {scale} on a dim whose size is dynamic")
@@ -109,7 +162,27 @@ def _positions(node: Node, axis: _Axis) -> Tensor:
     raise NodeError(f"positions counted as '{mode}'")
 
 
-def _interpolated(node: Node, x: Tensor, axis: int, described: _Axis, at: Tensor) -> Tensor:
+def _positions_by_data(node: Node, axis: _DataAxis) -> Tensor:
+    """The same where data says how large the result is."""
+    mode = node.attr_text("coordinate_transformation_mode")
+    at = torch.arange(axis.out, dtype=torch.float64)
+    if mode == "align_corners":
+        return at * (axis.size_now - 1) / torch.where(axis.out_now > 1, axis.scale * axis.size_now - 1, 1.0)
+    if mode == "asymmetric":
+        return at / axis.scale
+    if mode == "tf_crop_and_resize":
+        middle = at + 0.5 * (axis.start + axis.end) * (axis.size_now - 1)
+        step = (axis.end - axis.start) * (axis.size_now - 1) / (axis.out_now - 1)
+        return torch.where(axis.out_now == 1, middle, axis.start * (axis.size_now - 1) + at * step)
+    if mode not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+        raise NodeError(f"positions counted as '{mode}'")
+    places = (at + 0.5) / axis.scale - 0.5
+    if mode == "half_pixel_symmetric":
+        return axis.size_now / 2 * (1 - axis.out_now / (axis.scale * axis.size_now)) + places
+    return torch.where(axis.out_now == 1, at - 0.5, places) if mode == "pytorch_half_pixel" else places
+
+
+def _interpolated(node: Node, x: Tensor, axis: int, described: _Axis | _DataAxis, at: Tensor) -> Tensor:
     mode, last = node.attr_text("mode"), described.size - 1
     if mode == "nearest":
         return torch.index_select(x, axis, torch.clamp(_rounded(at, node.attr_text("nearest_mode")), 0, last))
@@ -130,16 +203,20 @@ def _interpolated(node: Node, x: Tensor, axis: int, described: _Axis, at: Tensor
     total: Tensor | float = sum(weights) if shrinking != 1 or node.attr_int("exclude_outside") else 1.0
     shape = [-1 if i == axis else 1 for i in range(x.dim())]
     wide = x if x.dtype == torch.float64 else x.float()
-    parts = [
-        torch.index_select(wide, axis, torch.clamp(left + offset, 0, last).long()) * (weight / total).to(wide.dtype).reshape(shape)
-        for offset, weight in zip(offsets, weights, strict=True)
-    ]
+    parts: list[Tensor] = []
+    for offset, weight in zip(offsets, weights, strict=True):
+        share = (weight / total).to(wide.dtype).reshape(shape)
+        part = torch.index_select(wide, axis, torch.clamp(left + offset, 0, last).long()) * share
+        # A dim may be as large as it was, and its elements infinite.
+        parts.append(part if isinstance(described, _Axis) else torch.where(share == 0, torch.zeros_like(part), part))
     result = sum(parts[1:], parts[0])
     return result.to(x.dtype) if x.is_floating_point() else torch.round(result).to(x.dtype)
 
 
-def _shrinking(axis: _Axis) -> float:
+def _shrinking(axis: _Axis | _DataAxis) -> float:
     """How much wider the taps reach where the source is made smaller: the scale, at most 1."""
+    if isinstance(axis, _DataAxis):
+        raise NodeError("antialias where data says how large the result is")
     scale = axis.scale if axis.scale is not None else axis.out / axis.size
     if not isinstance(scale, float):
         raise NodeError("antialias between dims whose sizes are dynamic")

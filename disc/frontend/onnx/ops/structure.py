@@ -135,6 +135,8 @@ def _mirrored(position: Number, size: Number) -> Number:
 def _split(node: Node) -> Result:
     x = node.tensor(0)
     axis = axis_of(node.attr_int("axis"), x.dim())
+    if node.has(1) and node.sizes(1) is None:
+        return data_sizes.split(x, node.tensor(1), axis)
     if node.has(1):
         sizes = node.integers(1, "sizes")
         return tuple(torch.split(x, sizes, axis))
