@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disc.frontend.eager_strides import Decomposition
-from disc.frontend.tiled_gradients import may_tile
+from disc.frontend.tiled_gradients import may_tile, tiled_gradient
 
 aten = torch.ops.aten
 MOST_PER_IMAGE = 1 << 17  # elements of a weight up to which each image has a product of its own: more would not fit a cache
@@ -54,9 +54,7 @@ def convolution_backward(
     if output_mask[1]:
         wide, narrow = (gradient, x) if transposed else (x, gradient)
         tiled = (sliding.stride, sliding.dilation, [groups]) == ([1] * count, [1] * count, [1]) and may_tile(wide, weight)
-        by_weight = (
-            torch.ops.disc.kernel_gradient(wide, narrow, weight.shape[2:], padding) if tiled else _by_weight(wide, narrow, weight, sliding)
-        )
+        by_weight = tiled_gradient(wide, narrow, weight, padding) if tiled else _by_weight(wide, narrow, weight, sliding)
     if output_mask[2]:
         by_bias = gradient.sum([0, *range(2, count + 2)])
     return by_input, by_weight, by_bias

@@ -13,13 +13,23 @@ from disc.targets.x86_thresholds import CPU
 _OPS = torch.library.Library("disc", "FRAGMENT")
 _OPS.define("kernel_gradient(Tensor source, Tensor gradient, int[] window, int[] padding) -> Tensor")
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 def may_tile(source: Tensor, weight: Tensor) -> bool:
     """Whether the runtime has tiles for the gradient of a kernel [outputs, channels, ...] by strides of 1, and it should use them."""
     outputs, channels, *window = weight.shape
     sizes = all(isinstance(size, int) for size in weight.shape) and tuple(window) in WINDOWS
-    cpu = source.device.type == "cpu" and source.dtype == weight.dtype == torch.float32  # no function of the runtime runs on a GPU
+    cpu = (
+        source.device.type == "cpu" and source.dtype == weight.dtype and weight.dtype in DTYPES
+    )  # no function of the runtime runs on a GPU
     return sizes and cpu and should_tile(channels, outputs, CPU.fusion)
+
+
+def tiled_gradient(source: Tensor, gradient: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    """The gradient of `weight`, where `may_tile`. Sums are those of f32, and rounded once."""
+    f32 = torch.float32
+    return torch.ops.disc.kernel_gradient(source.to(f32), gradient.to(f32), weight.shape[2:], padding).to(weight.dtype)
 
 
 def _kernel_gradient(source: Tensor, gradient: Tensor, window: Sequence[int], padding: Sequence[int]) -> Tensor:

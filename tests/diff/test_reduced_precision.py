@@ -171,6 +171,47 @@ def test_convolutions_channels_last(window: tuple[int, int, tuple[int, int], int
             assert bool((error <= SUM_ULPS * 2.0**-23 * magnitude).all()), f"{executable.isa} {tuple(x.shape)}"
 
 
+class Convolution(nn.Module):
+    """A convolution by a kernel that is made at run time, as in training."""
+
+    def __init__(self, stride: int, padding: int, dilation: int) -> None:
+        super().__init__()
+        self.settings = (stride, padding, dilation)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.relu(functional.conv2d(x, weight, None, *self.settings))
+
+
+# channels, kernel, stride, padding, dilation: odd and even numbers of values in a window
+PATCHES = [
+    (1, 5, 1, 2, 1),
+    (4, 3, 2, 1, 1),
+    (5, 3, 1, 5, 1),
+    (5, 3, 2, 3, 3),
+    (7, 1, 2, 0, 1),
+    (3, 7, 2, 3, 1),
+    (6, 2, 3, 1, 2),
+    (2, 4, 4, 0, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("patch", PATCHES)
+def test_patches(patch: tuple[int, int, int, int, int], dtype: str) -> None:
+    """Patches of 16 bits, which are joined to pairs for bf16; planes within and beyond vectors and panels."""
+    channels, kernel, *settings = patch
+    narrow, model = DTYPES[dtype], Convolution(*settings)
+    weight = (randn(13, channels, kernel, kernel) / (channels * kernel * kernel) ** 0.5).to(narrow)
+    dims = (dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO), {})
+    for executable in on_every_isa(model, (randn(2, channels, 19, 20).to(narrow), weight), dims, dtype):
+        assert "patches packed" in str(executable.explain())
+        for batch, height, width in (*PLANES, (2, 16, 15), (1, 32, 33), (1, 65, 7), (2, 8, 67)):
+            if min(height, width) + 2 * settings[1] > (kernel - 1) * settings[2]:
+                x = randn(batch, channels, height, width).to(narrow)
+                ours = torch.as_tensor(executable(x, weight))
+                torch.testing.assert_close(ours.double(), model(x.double(), weight.double()), atol=0.02, rtol=0.01)
+
+
 def test_an_odd_number_of_channels_stays_f32() -> None:
     """Pairs would reach into the next position."""
     torch.manual_seed(0)

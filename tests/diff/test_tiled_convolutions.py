@@ -18,6 +18,9 @@ PLANES = ((1, 1, 1), (2, 4, 4), (3, 5, 7), (1, 8, 9), (2, 13, 1), (3, 2, 33), (1
 SIZES = ((16, 16), (17, 70), (48, 130), (64, 64))
 
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def scaled(*shape: int) -> torch.Tensor:
     """Values whose sums over a window and all channels stay near 1."""
     return randn(*shape) / (shape[1] * shape[-1] * shape[-2]) ** 0.5
@@ -27,24 +30,25 @@ def functions(executable: object) -> list[str]:
     return [plan.function for plan in plans_of(executable) if isinstance(plan, LibraryPlan)]  # pyright: ignore[reportArgumentType]
 
 
-def convolution(channels: int, outputs: int, window: int, padding: int) -> ModuleProgram:
+def convolution(channels: int, outputs: int, window: int, padding: int, dtype: torch.dtype = torch.float32) -> ModuleProgram:
     program = module_program(
         lambda x, w: F.relu(F.conv2d(x, w, padding=padding)),
-        randn(2, channels, 11, 12),
-        scaled(outputs, channels, window, window),
+        randn(2, channels, 11, 12).to(dtype),
+        scaled(outputs, channels, window, window).to(dtype),
         dynamic=[(0, 2, 3), ()],
     )
     assert functions(program.executables[0]) == ["tiled_convolution"]
     return program
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [3, 5])
 @pytest.mark.parametrize("size", SIZES)
-def test_convolutions(size: tuple[int, int], window: int) -> None:
+def test_convolutions(size: tuple[int, int], window: int, dtype: torch.dtype) -> None:
     channels, outputs = size
-    program = convolution(channels, outputs, window, window // 2)
+    program = convolution(channels, outputs, window, window // 2, dtype)
     for batch, height, width in PLANES:
-        program.check(randn(batch, channels, height, width), scaled(outputs, channels, window, window))
+        program.check(randn(batch, channels, height, width).to(dtype), scaled(outputs, channels, window, window).to(dtype))
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
@@ -54,16 +58,17 @@ def test_paddings(padding: int) -> None:
         program.check(randn(2, 20, height, width), scaled(33, 20, 5, 5))
 
 
-def test_values_that_are_not_finite() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_not_finite(dtype: torch.dtype) -> None:
     """They reach the results whose windows have them, and no others of their tiles; so do results too large to be added."""
-    program = convolution(16, 16, 5, 2)
-    for value in (float("inf"), float("nan"), 1e38):
-        x = randn(2, 16, 9, 9)
+    program = convolution(16, 16, 5, 2, dtype)
+    for value in (float("inf"), float("nan"), torch.finfo(dtype).max / 3):
+        x = randn(2, 16, 9, 9).to(dtype)
         x[0, 3, 4, 4] = x[1, 5, 0, 0] = value
-        program.check(x, scaled(16, 16, 5, 5))
+        program.check(x, scaled(16, 16, 5, 5).to(dtype))
 
 
-def gradient(channels: int, outputs: int, window: int, padding: int) -> ModuleProgram:
+def gradient(channels: int, outputs: int, window: int, padding: int, dtype: torch.dtype = torch.float32) -> ModuleProgram:
     def by_kernel(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         weight = x.new_empty(outputs, channels, window, window)
         found = convolution_backward(dy, x, weight, None, [1], [padding], [1], False, [0], 1, [False, True, False])
@@ -72,21 +77,25 @@ def gradient(channels: int, outputs: int, window: int, padding: int) -> ModulePr
 
     grown = 2 * padding - window + 1
     program = module_program(
-        by_kernel, randn(2, channels, 11, 12), randn(2, outputs, 11 + grown, 12 + grown), dynamic=[(0, 2, 3), (0, 2, 3)]
+        by_kernel,
+        randn(2, channels, 11, 12).to(dtype),
+        randn(2, outputs, 11 + grown, 12 + grown).to(dtype),
+        dynamic=[(0, 2, 3), (0, 2, 3)],
     )
     assert functions(program.executables[0]) == ["kernel_gradient"]
     return program
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [3, 5])
 @pytest.mark.parametrize("size", SIZES)
-def test_gradients(size: tuple[int, int], window: int) -> None:
+def test_gradients(size: tuple[int, int], window: int, dtype: torch.dtype) -> None:
     """Of sums over positions of all images: more of them than one part has, too."""
     channels, outputs = size
-    program = gradient(channels, outputs, window, window // 2)
+    program = gradient(channels, outputs, window, window // 2, dtype)
     for batch, height, width in (*PLANES, (20, 14, 14)):
         scale = max(batch * height * width, 1) ** -0.5
-        program.check(randn(batch, channels, height, width), randn(batch, outputs, height, width) * scale)
+        program.check(randn(batch, channels, height, width).to(dtype), (randn(batch, outputs, height, width) * scale).to(dtype))
 
 
 def test_gradients_of_values_that_are_not_finite() -> None:

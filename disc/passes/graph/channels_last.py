@@ -31,6 +31,7 @@ from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import defining, entries, erase_dead, producer, splat_value, static_size
 from disc.ir.stages import load_env
 from disc.passes.graph.channels_last_ops import (
+    ELEMENTS,
     Convolution,
     Rewriter,
     is_flattening,
@@ -94,7 +95,8 @@ def may_turn(convolution: Convolution, kernel_is_constant: bool, limits: GraphTh
     channels known."""
     least = limits.last_channels
     groups = convolution.groups == 1 or convolution.is_depthwise or convolution.outputs // convolution.groups % least == 0
-    return kernel_is_constant and groups and convolution.plain and convolution.outputs >= least
+    plain = convolution.plain and convolution.element in ELEMENTS
+    return kernel_is_constant and groups and plain and convolution.outputs >= least
 
 
 class _Graph:

@@ -49,7 +49,7 @@ class Convolution:
     """A channels-first convolution with one output per input channel (depthwise) or per group. inputs, outputs: channels of all groups.
     window, strides, dilations: in elements, per spatial dim; pads: (low, high), likewise.
 
-    plain: no holes in the source, no reversed window, no batch groups, an element type of `ELEMENTS` throughout.
+    plain: no holes in the source, no reversed window, no batch groups, one element type throughout; element: of the result.
     """
 
     inputs: int
@@ -60,6 +60,7 @@ class Convolution:
     pads: tuple[tuple[int, int], ...]
     dilations: tuple[int, ...]
     plain: bool
+    element: str
 
     @property
     def is_depthwise(self) -> bool:
@@ -101,7 +102,7 @@ def read_convolution(op: ir.Operation) -> Convolution | None:
         inputs, outputs, int_attr(op, "feature_group_count") if "feature_group_count" in op.attributes else 1, tuple(window),
         tuple(ints_attr(op, "window_strides", ones)), tuple((int(low), int(high)) for low, high in padding.reshape(-1, 2)),
         tuple(ints_attr(op, "rhs_dilation", ones)),
-        not holes and not reversed_ and batches == 1 and len(elements) == 1 and elements <= set(ELEMENTS),
+        not holes and not reversed_ and batches == 1 and len(elements) == 1, element_name(op.results[0].type),
     )  # fmt: skip
 
 

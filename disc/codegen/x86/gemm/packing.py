@@ -11,7 +11,7 @@ from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.elementwise import convert, pack_bf16_pair, pack_bytes, storage_element, to_storage
 from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.function import Frame, rounded_up
-from disc.codegen.x86.gemm.pairs import has_rows_of_pairs, pack_pairs
+from disc.codegen.x86.gemm.pairs import has_rows_of_pairs, join_pairs, pack_pairs
 from disc.codegen.x86.gemm.patches import pack_patches
 from disc.codegen.x86.gemm.plan import Gemm, is_transposed
 from disc.codegen.x86.gemm.transpose import TransposedRows, pack_transposed
@@ -83,7 +83,10 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
     """Copies B[:, column:column_end] to scratch as rows of `panel` columns, zeros up to the next vector."""
     b = frame.b
     if gemm.patches is not None:
-        pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
+        element = gemm.element if gemm.form.right == gemm.element else "i16"
+        pack_patches(frame, gemm.patches, element, gemm.panel, scratch, column, column_end)
+        if gemm.form.group == 2:
+            join_pairs(frame, gemm, scratch, b.scalar(gemm.contraction.k))
         return
     if gemm.right is not None and is_transposed(gemm):
         source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.contraction.k, gemm.form.unit)

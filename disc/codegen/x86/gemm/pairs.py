@@ -7,6 +7,7 @@ from disc.codegen.plan.index import ONE, split_linear
 from disc.codegen.x86.function import Frame
 from disc.codegen.x86.gemm.plan import Gemm
 from disc.codegen.x86.memory import Buffer, address
+from disc.ir.weights import ELEMENT_BYTES
 
 
 def has_rows_of_pairs(gemm: Gemm) -> bool:
@@ -57,6 +58,26 @@ def pack_pairs(frame: Frame, gemm: Gemm, scratch: str, columns: tuple[str, str],
             left = b.op(f"arith.subi {width}, {b.index(vector * b.lanes)} : i64")
             masks.append(e.tail_mask(b.op(f"arith.maxsi {left}, {b.index(0)} : i64")))
         all_rows(masks)
+
+
+def join_pairs(frame: Frame, gemm: Gemm, scratch: str, rows: str) -> None:
+    """Turns a panel of rows of 16 bits, one value of k each, into one of pairs, in the same memory; an odd last row gets zeros."""
+    b, size = frame.b, gemm.panel * ELEMENT_BYTES["i16"]
+    vectors = range(0, gemm.panel, b.lanes)
+
+    def join(number: str, members: int) -> None:
+        target = address(b, Buffer(scratch, (), "i8"), b.op(f"arith.muli {number}, {b.index(gemm.panel_step)} : i64"))
+        sources = [target, address(b, Buffer(target, (), "i8"), b.index(size))][:members]
+        joined = [_interleaved(b, sources, start, None) for start in vectors]  # all are read before the first is written
+        for start, value in zip(vectors, joined, strict=True):
+            at = address(b, Buffer(target, (), "i32"), b.index(start))
+            b.statement(f"llvm.store {value}, {at} {{alignment = 4 : i64}} : vector<{2 * b.lanes}xi16>, !llvm.ptr")
+
+    pairs = b.op(f"arith.divui {rows}, {b.index(2)} : i64")
+    with b.loop(b.index(0), pairs, b.index(1)) as pair:
+        join(pair.index, 2)
+    with b.when(b.op(f"arith.cmpi ne, {b.op(f'arith.remui {rows}, {b.index(2)} : i64')}, {b.index(0)} : i64")):
+        join(pairs, 1)
 
 
 def _interleaved(b: Builder, rows: list[str], start: int, mask: str | None) -> str:

@@ -1,7 +1,8 @@
 """Packs the patches of a convolution into a panel: row pieces of the source are copied, bounds are decided once per piece and tap.
 
 A panel holds 64 output positions. Those of one output row read neighboring elements of one source row, so a piece of a row is loaded
-as whole vectors (even lanes of two for stride 2) under a mask that serves every channel: channels are the innermost loop.
+as whole vectors (even lanes of two for stride 2) under a mask that serves every channel: channels are the innermost loop. Elements of 16
+bits are copied as they are; where a panel has them in pairs, two rows are joined afterwards, where they lie (`pairs.py`).
 """
 
 from __future__ import annotations
@@ -52,12 +53,8 @@ class Patches:
 def read_patches(space: IndexSpace, contraction: Contraction, batch: Dim = BATCH) -> Patches | None:
     """The patches of a convolution whose source lies in memory under views that keep it affine; None otherwise. batch: the batch of the
     contraction, in declared variables."""
-    windows = contraction.windows
-    if (
-        windows is None
-        or not windows.axes
-        or register_element(contraction.right.node.element) != register_element(contraction.node.element)
-    ):
+    windows, element = contraction.windows, contraction.right.node.element
+    if windows is None or not windows.axes or register_element(element) != register_element(contraction.node.element):
         return None
     names = ["pc", *(f"p{number}" for number in range(len(windows.axes)))]
     for name, extent in zip(names, (windows.channels, *(axis.size for axis in windows.axes)), strict=True):
@@ -92,7 +89,8 @@ def _joined(axes: tuple[SourceAxis, ...]) -> tuple[SourceAxis, ...]:
 
 
 def pack_patches(frame: Frame, patches: Patches, element: str, panel: int, scratch: str, column: str, column_end: str) -> None:
-    """panel[k][column] of the output positions [column, column_end), k = (channel, window position)."""
+    """panel[k][column] of the output positions [column, column_end), k = (channel, window position). element: of the panel, as wide as the
+    source's; i16 for the bits of bf16 and f16."""
     b = frame.b
     inner = patches.axes[-1].window
     width = b.scalar(inner.out)
@@ -191,8 +189,9 @@ class _Piece:
     def _loader(self, masks: list[str]) -> Callable[[str], str]:
         """offset of the first lane → the lanes."""
         b, axis = self.frame.b, self.patches.axes[-1]
-        source = self.frame.emitter.leaves[self.patches.leaf]
-        assert isinstance(source, Buffer)
+        leaf = self.frame.emitter.leaves[self.patches.leaf]
+        assert isinstance(leaf, Buffer)
+        source = replace(leaf, element="i16") if self.target.element == "i16" else leaf
         if len(masks) == 2:
             even = ", ".join(str(2 * lane) for lane in range(b.lanes))
             vector = b.vec(self.target.element)

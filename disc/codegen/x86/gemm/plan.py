@@ -173,7 +173,7 @@ def plan_gemm(
     packed = _packed_weight(body, contraction, right, panel, form, weights)
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
-    patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
+    patches = read_patches(space, contraction) if _may_read_patches(contraction, form, right) else None
     direct = packed is None and patches is None and _may_be_direct(form, right)
     columns = tasks and left is None and form.group <= 2 and contraction.node.op in DOTS and _lies_in_columns(space, contraction.left)
     gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct, columns=columns)
@@ -207,6 +207,13 @@ def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> t
     left, direct = gemm.left if plan.left == "in-place" else None, plan.right == "in-place"
     columns = plan.left == "columns"
     return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct, columns=columns), packed if ahead else None
+
+
+def _may_read_patches(contraction: Contraction, form: Form, right: OperandAccess | None) -> bool:
+    """Elements as they are summed; or of 16 bits, where no other way packs whole vectors."""
+    if form.right == form.accumulator:
+        return form.group == 1
+    return right is None and form.right in ("bf16", "f16") and form.right == contraction.right.node.element
 
 
 def _may_be_direct(form: Form, right: OperandAccess | None) -> bool:
