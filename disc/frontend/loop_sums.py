@@ -2,7 +2,8 @@
 
     for t: total = total + g[t].T @ x[t]        →        total = total + g.flatten(0, 1).T @ x.flatten(0, 1)
 
-The same where what is added is a linear function of such a product, the same one in every step: the gradients of a normed weight.
+The same where what is added is a linear function of such a product, the same one in every step: the gradients of a normed weight. A
+product of bf16 that is added up in f32 is then rounded once, not in every step.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class Sum:
 
     def _computed(self, place: int, known: Mapping[int, fx.Node], call: Call) -> fx.Node:
         node = self.nodes[place]
+        if _is_widening(node):
+            source = self.sources[place, 0]
+            assert isinstance(source, Local)
+            return call(torch.ops.prims.convert_element_type.default, known[source.place], node.meta["val"].dtype)
         leaves, spec = pytree.tree_flatten(node.args)
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, fx.Node):
@@ -164,6 +169,8 @@ def _linear_operands(loop: Loop, place: int) -> list[int]:
     node = loop.iterations[0][place]
     sources = [loop.sources[place, number] for number in range(len(pytree.tree_leaves(node.args))) if (place, number) in loop.sources]
     local = [each.place for each in sources if isinstance(each, Local)]
+    if _is_widening(node):
+        return local
     if node.kwargs:
         return []
     if (is_view(node) or node.target in LINEAR) and len(sources) == 1:
@@ -175,6 +182,18 @@ def _linear_operands(loop: Loop, place: int) -> list[int]:
     if node.target is aten.div.Tensor and isinstance(sources[0], Local) and (len(sources) == 1 or isinstance(sources[1], fx.Node)):
         return [sources[0].place]
     return []
+
+
+def _is_widening(node: fx.Node) -> bool:
+    """Whether it converts bf16 to f32, which has as large values. f16 has not: a sum of what it holds may be infinite in it."""
+    if node.target is aten._to_copy.default:
+        plain = set(node.kwargs) <= {"dtype", "layout", "device"} and node.kwargs.get("layout", torch.strided) == torch.strided
+    else:
+        plain = node.target is torch.ops.prims.convert_element_type.default
+    if not plain:
+        return False
+    before, after = node.all_input_nodes[0].meta["val"], node.meta["val"]
+    return before.device == after.device and (before.dtype, after.dtype) == (torch.bfloat16, torch.float32)
 
 
 def _product(loop: Loop, place: int) -> Product | None:

@@ -30,10 +30,12 @@ class Gradients:
 @dataclass(frozen=True)
 class Cell:
     """forward: (row, own, state) → the next state, its hidden values first. row: the gates' part of the input, [batch, gates * hidden];
-    own: that of the state. backward: (row, own, state, gradients of the next state) → the gradients."""
+    own: that of the state. backward: (row, own, state, gradients of the next state) → the gradients. keeps: whether a state counts apart
+    from products, so that within autocast the next one is as wide."""
 
     forward: Callable[[Tensor, Tensor, State], State]
     backward: Callable[[Tensor, Tensor, State, State], Gradients]
+    keeps: bool = True
 
 
 def _lstm_forward(row: Tensor, own: Tensor, state: State) -> State:
@@ -81,7 +83,7 @@ def _plain(activation: Callable[[Tensor], Tensor], backward: Callable[[Tensor, T
         before = backward(given[0], activation(row + own))
         return Gradients(before, before, None, ())
 
-    return Cell(lambda row, own, state: (activation(row + own),), gradients)
+    return Cell(lambda row, own, state: (activation(row + own),), gradients, keeps=False)
 
 
 LSTM = Cell(_lstm_forward, _lstm_backward)

@@ -2,6 +2,8 @@
 
 The products with the inputs of all steps are made before the loop, and in training the gradients of the weights behind it: each is one
 product, where PyTorch's own gradient of `scan` adds to the weights' gradients in every step.
+
+Within autocast products are in its type, as in PyTorch, and weights are converted before the loop.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch.autograd.function import once_differentiable
 
-from disc.frontend.recurrent_cells import Cell, Gradients, State
+from disc.frontend.recurrent_cells import LSTM, Cell, Gradients, State
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,18 @@ def layer(cell: Cell, x: Tensor, first: State, weights: Weights, alive: Tensor |
     if trained and alive is not None:
         x = torch.where(alive.unsqueeze(-1), x, 0)  # a product with a NaN there would be one of the weights' gradient
     rows = F.linear(x, weights.inputs, weights.input_bias)
-    rows = rows.flip(0) if backwards else rows
+    rows, narrow = rows.flip(0) if backwards else rows, rows.dtype
+    further = cast("Further", tuple(None if each is None else each.to(narrow) for each in further))
+    whole = alive is None and cell is LSTM  # PyTorch computes these by a function of oneDNN, all of whose results are narrow
+    if whole or not cell.keeps or weights.project is not None:
+        first = (first[0].to(narrow), *first[1:])
     alive = alive.flip(0) if backwards and alive is not None else alive
     if trained:
         output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, alive, *first))
     else:
         output, *last = _forward(cell, rows, further, first, alive)
+    if whole and weights.project is None:
+        last = [each.to(narrow) for each in last]
     return tuple(last), (output.flip(0) if backwards else output)
 
 
@@ -63,13 +71,14 @@ def _forward(cell: Cell, rows: Tensor, further: Further, first: State, alive: Te
 
     def step(*operands: Tensor) -> list[Tensor]:
         state, row, (weight, bias, project) = operands[:count], operands[count], _spread(operands[count + len(read) :], further)
-        own = F.linear(state[0], weight, bias)
+        own = F.linear(state[0].to(weight.dtype), weight, bias)
         hidden, *others = cell.forward(row, own, state)
-        output = hidden if project is None else F.linear(hidden, project)
+        output = hidden if project is None else F.linear(hidden.to(project.dtype), project)
         if alive is not None:
             goes_on = operands[count + 1].unsqueeze(-1)
             output, *others = (torch.where(goes_on, new, old) for new, old in zip((output, *others), state, strict=True))
         values = [own, *others, *([] if project is None else [hidden])] if kept else []
+        output, *others = _like(state, (output, *others))
         return [output, *others, *(each.clone() for each in (output, *values))]
 
     found = _scan(step, first, read, given)
@@ -110,14 +119,16 @@ class _Steps(torch.autograd.Function):
             after, (row, own, to_output, *state) = operands[:states], operands[states : 2 * states + 3]
             goes_on, (weight, *projected) = operands[2 * states + 3 : read], operands[read:]
             total = after[0] + to_output
-            hidden = total @ projected[0] if projected else total
+            hidden = total.to(weight.dtype) @ projected[0] if projected else total
             found = cell.backward(row, own, tuple(state), (hidden, *after[1:]))
             if goes_on:
                 found = _where(goes_on[0].unsqueeze(-1), found, (total, *after[1:]))
                 total = torch.where(goes_on[0].unsqueeze(-1), total, 0)
-            past = found.own @ weight
-            stacked = [found.row, *([] if found.own is found.row else [found.own]), *([total] if projected else [])]
-            return [past if found.hidden is None else past + found.hidden, *found.further, *(each.clone() for each in stacked)]
+            to_row, to_own = found.row.to(row.dtype), found.own.to(weight.dtype)
+            past = to_own @ weight
+            stacked = [to_row, *([] if found.own is found.row else [to_own]), *([total] if projected else [])]
+            passed = past if found.hidden is None else past + found.hidden
+            return [*_like(after, (passed, *found.further)), *(each.clone() for each in stacked)]
 
         stacks = (rows, own, gradients[0], *before, *([] if alive is None else [alive]))
         read = states + len(stacks)
@@ -130,10 +141,15 @@ class _Steps(torch.autograd.Function):
             to_row,
             _product(to_own, before[0]),
             None if bias is None else to_own.sum((0, 1)),
-            None if total is None else _product(total, values[-1]),
+            None if total is None else _product(total.to(weight.dtype), values[-1]),
             None,
             *found[:states],
         )
+
+
+def _like(state: State, changed: State) -> State:
+    """The next state in the types of the one before: within autocast products are narrower."""
+    return tuple(new.to(old.dtype) for new, old in zip(changed, state, strict=True))
 
 
 def _where(goes_on: Tensor, found: Gradients, passed: State) -> Gradients:
@@ -146,7 +162,7 @@ def _where(goes_on: Tensor, found: Gradients, passed: State) -> Gradients:
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """The sum over all steps and rows of the products of what is there, [left size, right size]."""
-    return left.flatten(0, 1).t() @ right.flatten(0, 1)
+    return left.flatten(0, 1).t() @ right.flatten(0, 1).to(left.dtype)
 
 
 def _spread(given: Sequence[Tensor], further: Further) -> tuple[Tensor, Tensor | None, Tensor | None]:
