@@ -235,5 +235,4 @@ def _of_batch(original: Callable[..., object]) -> Callable[..., object]:
 FORMS: dict[Callable[..., object], Callable[..., object]] = {
     torch._pack_padded_sequence: pack,  # pyright: ignore[reportPrivateImportUsage]
     torch._pad_packed_sequence: pad,  # pyright: ignore[reportPrivateImportUsage]
-    torch.Tensor.__getitem__: item,
 }

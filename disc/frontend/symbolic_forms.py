@@ -46,6 +46,7 @@ from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
 from disc.frontend.sized_forms import less_by
+from disc.frontend.slices import item
 from disc.frontend.spectrograms import SPECTROGRAMS
 from disc.frontend.tensor_indices import FORMS as INDEX_FORMS
 from disc.frontend.tensor_indices import traced_indices
@@ -434,6 +435,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **SIZED_FORMS,
     **ALIGNMENT_FORMS,
     **INDEX_FORMS,
+    Tensor.__getitem__: item,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

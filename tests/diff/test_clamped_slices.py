@@ -1,0 +1,98 @@
+"""Slices that end or begin at a constant take what there is, as in Python: one compile, whichever the example shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import disc
+from disc.errors import ShapeConstraintError
+
+AUTO = torch.export.Dim.AUTO
+SIZES = (0, 1, 2, 3, 4, 5, 7, 13)
+
+
+def first(x: Tensor) -> Tensor:
+    return x[:, :4] * 2
+
+
+def last(x: Tensor) -> Tensor:
+    return x[:, -4:] * 2
+
+
+def mean(x: Tensor) -> Tensor:
+    return x[:, :3].sum(1) + x[..., -9:].amax(-1).sum(1, keepdim=True)
+
+
+def both_ends(x: Tensor) -> Tensor:
+    return x[:, :5] + x[:, -5:]
+
+
+def beyond_the_whole(x: Tensor) -> Tensor:
+    return x[:, :512] + x * 2
+
+
+def padded_to(x: Tensor) -> Tensor:
+    short = x[:, :4]
+    return F.pad(short, (0, 0, 0, 4 - short.shape[1]))
+
+
+def of_a_slice(x: Tensor) -> Tensor:
+    return x[:, -6:][:, :4].flip(1)
+
+
+def beside_other_places(x: Tensor) -> Tensor:
+    return x[None, ..., :4, 1:] + x[0, None, :4, :-1]
+
+
+CASES = {each.__name__: each for each in (first, last, mean, both_ends, beyond_the_whole, padded_to, of_a_slice)}
+
+
+@pytest.mark.parametrize("example", [3, 6])
+@pytest.mark.parametrize("name", CASES)
+def test_one_compile_serves_all_sizes(name: str, example: int) -> None:
+    compiled = disc.compile(CASES[name], [torch.randn(2, example, 10)], dynamic_shapes=[{1: AUTO}])
+    for size in SIZES:
+        x = torch.randn(2, size, 10)
+        torch.testing.assert_close(compiled(x), CASES[name](x))
+
+
+def test_other_places_of_the_index() -> None:
+    """`None`, an ellipsis, whole numbers; a dim whose size is known."""
+    compiled = disc.compile(beside_other_places, [torch.randn(3, 6, 7)], dynamic_shapes=[{1: AUTO}])
+    for size in SIZES:
+        x = torch.randn(3, size, 7)
+        torch.testing.assert_close(compiled(x), beside_other_places(x))
+
+
+class Window(torch.nn.Module):
+    """The last 5 of what is cached and what is new."""
+
+    def forward(self, past: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+        kept = torch.cat([past, new], 1)[:, -5:]
+        return torch.softmax(new @ kept.mT, -1) @ kept, kept
+
+
+@pytest.mark.parametrize("past", [0, 9])
+def test_a_window_of_a_cache(past: int) -> None:
+    compiled = disc.compile(Window(), [torch.randn(2, past, 8), torch.randn(2, 3, 8)], dynamic_shapes=[{1: AUTO}, {1: AUTO}])
+    for size, new in ((0, 1), (0, 2), (1, 1), (3, 2), (4, 1), (5, 1), (12, 7)):
+        given = torch.randn(2, size, 8), torch.randn(2, new, 8)
+        torch.testing.assert_close(tuple(compiled(*given)), Window()(*given))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("cut", [lambda x: x[:, 2:6] + 1, lambda x: x[:, :-2] + 1, lambda x: x[:, 1:] + 1])
+def test_what_is_cut_off_must_be_there(cut: Callable[[Tensor], Tensor]) -> None:
+    compiled = disc.compile(cut, [torch.randn(2, 7)], dynamic_shapes=[{1: AUTO}])
+    for size in SIZES:
+        x = torch.randn(2, size)
+        try:
+            result = compiled(x)
+        except ShapeConstraintError:
+            assert size < 6
+            continue
+        torch.testing.assert_close(result, cut(x))
