@@ -113,8 +113,11 @@ def _condition(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
     if expression in (sympy.true, sympy.false):
         return emitter.scalar(expression == sympy.true, torch.bool)
     sign = COMPARISONS.get(type(expression))
-    if sign is not None:
-        return emitter.compare(sign, *(emitter.size_scalar(to_size(side), torch.int64) for side in expression.args))
+    if sign is not None:  # floats of sizes are compared in f64, as Python has them
+        exact = all(side.is_integer for side in expression.args)
+        return emitter.compare(
+            sign, *(emitter.size_scalar(to_size(side), torch.int64 if exact else torch.float64) for side in expression.args)
+        )
     parts = [_condition(emitter, each) for each in expression.args]
     if isinstance(expression, sympy.Not):
         return emitter.unary("not", parts[0])

@@ -551,7 +551,8 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
     program = _without_transforms(program)
     program.graph_module.meta[ROW_MAJOR] = reads.rows
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
-    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment)])
+    needed = [Decision(relation(">=", size, sympy.Integer(least)), f"decided at {line}") for size, least, line in forms.demanded]
+    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment), *needed])
     return program, forms, kept
 
 

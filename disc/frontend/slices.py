@@ -3,11 +3,13 @@
     cache[:, -4:]      # the last 4, or all where there are fewer
     ids[:, :512]       # truncated, where there is more to truncate
 
-PyTorch's trace decides which it is, by the example.
+PyTorch's trace decides which it is, by the example. Of at most 2 it knows without asking, since it takes every size to be at least 2: what
+such a slice demands of the size is recorded, as it is no slice any more where the program reads nothing of it but its size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,22 +36,63 @@ def _ends(place: object) -> bool:
     return place.stop is None and type(place.start) is int and place.start <= -_LEAST
 
 
+def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[torch.SymInt, int]]:
+    """(size, least) of the dims of which a call takes a number of elements that PyTorch knows to be there without asking."""
+    if not args or not isinstance(args[0], Tensor):
+        return
+    x = args[0]
+    if func == Tensor.__getitem__ and len(args) == 2:
+        found = [(size, _least(place)) for place, size in _sliced(x, args[1]) if size is not None and isinstance(place, slice)]
+    elif func in _TAKING:
+        name, default, least_of = _TAKING[func]
+        given = {**dict(zip(name, args[1:], strict=False)), **kwargs}
+        dim, numbers = given.get("dim", given.get("dimension", default)), least_of(given)
+        found = [(x.shape[dim], numbers)] if type(dim) is int and type(numbers) is int and -x.dim() <= dim < x.dim() else []
+    else:
+        return
+    yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < _LEAST)
+
+
+def _end(given: Mapping[str, Any]) -> object:
+    start, length = given.get("start"), given.get("length")
+    return start + length if type(start) is int and type(length) is int and start >= 0 else None
+
+
+_TAKING: dict[object, tuple[tuple[str, ...], int | None, Callable[[Mapping[str, Any]], object]]] = {
+    **dict.fromkeys((torch.narrow, Tensor.narrow), (("dim", "start", "length"), None, _end)),
+    **dict.fromkeys((torch.topk, Tensor.topk), (("k", "dim"), -1, lambda given: given.get("k"))),
+    Tensor.unfold: (("dimension", "size", "step"), None, lambda given: given.get("size")),
+}
+
+
+def _least(place: slice) -> int:
+    """The elements that must be there for the slice to have all that it names."""
+    return max((abs(each) for each in (place.start, place.stop) if type(each) is int), default=0)
+
+
 def _clamped(x: Tensor, index: object) -> object:
-    places: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
-    plain = all(each is None or each is ... or type(each) in (int, slice) for each in places)
-    if not plain or not any(_ends(each) for each in places):
+    places = _sliced(x, index)
+    if not any(size is not None and _ends(place) for place, size in places):
         return index
+    return tuple(_within(place, size) if size is not None and _ends(place) else place for place, size in places)
+
+
+def _sliced(x: Tensor, index: object) -> list[tuple[Any, torch.SymInt | None]]:
+    """Every place of an index, with the size of its dim where that is symbolic; nothing for an index that takes elements by data."""
+    places: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    if not all(each is None or each is ... or type(each) in (int, slice) for each in places):
+        return []
     taken = sum(each is not None and each is not ... for each in places)
-    dim, result = 0, list[object]()
+    dim, found = 0, list[tuple[Any, torch.SymInt | None]]()
     for place in places:
+        size = None
         if place is ...:
             dim += x.dim() - taken
         elif place is not None:
-            if _ends(place) and dim < x.dim() and isinstance(size := x.shape[dim], torch.SymInt):
-                place = _within(place, size)
+            size = x.shape[dim] if dim < x.dim() else None
             dim += 1
-        result.append(place)
-    return tuple(result)
+        found.append((place, size if isinstance(size, torch.SymInt) else None))
+    return found
 
 
 def _within(place: slice, size: torch.SymInt) -> slice:

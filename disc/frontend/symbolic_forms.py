@@ -20,6 +20,7 @@ import torch.fx.experimental._config as symbolic_config
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo.variables import builtin as dynamo_builtins
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_along
@@ -46,7 +47,7 @@ from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
 from disc.frontend.sized_forms import less_by
-from disc.frontend.slices import item
+from disc.frontend.slices import demands, item
 from disc.frontend.spectrograms import SPECTROGRAMS
 from disc.frontend.tensor_indices import FORMS as INDEX_FORMS
 from disc.frontend.tensor_indices import traced_indices
@@ -66,7 +67,7 @@ class SymbolicForms(TorchFunctionMode):
     """Calls FORMS in the place of the functions that would fix a dim.
 
     fixed: the symbol of a dim → what fixed it, "unflatten (model.py:12)"; a weight that does (a convolution's channels) does not count.
-    see: is told of every call.
+    demanded: sizes, what they must at least be, though no guard says so, and where. see: is told of every call.
     """
 
     def __init__(self, see: See = lambda func, args, kwargs: None) -> None:
@@ -74,6 +75,7 @@ class SymbolicForms(TorchFunctionMode):
         self._see = see
         self.fixed: dict[sympy.Symbol, str] = {}
         self._known: dict[sympy.Symbol, sympy.Expr] = {}
+        self.demanded: list[tuple[sympy.Expr, int, str]] = []
         self._conditions: set[sympy.Symbol] = set()  # fixed by a condition: a weight behind it may need that size, too
         self._numbers = Numbers()
 
@@ -81,22 +83,26 @@ class SymbolicForms(TorchFunctionMode):
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
-        self._see(func, args, kwargs or {})
-        if isinstance((kwargs or {}).get("generator"), torch.Generator):  # of which PyTorch's export keeps nothing that a call could set
+        kwargs = {name: value for name, value in (kwargs or {}).items() if name != "generator" or value is not None}
+        self._see(func, args, kwargs)
+        if isinstance(kwargs.get("generator"), torch.Generator):  # of which PyTorch's export keeps nothing that a call could set
             raise UnsupportedOpError([UnsupportedOp(f"generator= of {getattr(func, '__name__', func)}", GENERATOR, running_line())])
-        if self._numbers.concern(func, (*args, *(kwargs or {}).values())):
-            return self._numbers.call(func, args, kwargs or {})
+        if self._numbers.concern(func, (*args, *kwargs.values())):
+            return self._numbers.call(func, args, kwargs)
         mode = detect_fake_mode(args)
         if mode is None or mode.shape_env is None:
-            return form(*args, **(kwargs or {}))
+            return form(*args, **kwargs)
         env = mode.shape_env
+        for size, least in demands(func, args, kwargs):
+            if not any(symbol_is_type(each, UNBACKED) for each in size.node.expr.free_symbols):
+                self.demanded.append((size.node.expr, least, running_line()))
         self._conditions.update(self._record(env.replacements, "a condition in Python at {} or before", lambda symbol: False))
-        given = (args, dict(kwargs or {}))
+        given = (args, kwargs)
         for symbol in self._conditions & _symbols_of(given) if self._conditions else ():
             if needs_size(form, given, env, symbol):  # as layers check what they were made for (`nn.LSTM`), and models their channels
                 self._conditions.remove(symbol)
                 del self.fixed[symbol]
-        result = form(*args, **(kwargs or {}))
+        result = form(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
         self._record(env.replacements, f"{name} ({{}})", lambda symbol: needs_size(form, given, env, symbol))
         return result
@@ -170,11 +176,18 @@ def graphs_of_control_flow() -> Iterator[None]:
                 forms.leave_control_flow()
 
     higher_order.setup_compilation_env = setup
+    # While it exports, PyTorch has functions of its own in the place of Python's `max` and `min`; Dynamo, which asks whether it has met
+    # `max`, would take each for the other.
+    names = dynamo_builtins.__dict__
+    given = {each: names.get(each.__name__) for each in (max, min)}
+    names.update(max=max, min=min)
     try:
         with sequential_scans(), sizes_of_packed_batches(), traced_indices():
             yield
     finally:
         higher_order.setup_compilation_env = original
+        for each, before in given.items():
+            names.pop(each.__name__) if before is None else names.update({each.__name__: before})
 
 
 def needs_size(func: Callable[..., object], arguments: object, env: ShapeEnv, symbol: sympy.Symbol) -> bool:

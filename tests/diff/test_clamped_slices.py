@@ -96,3 +96,32 @@ def test_what_is_cut_off_must_be_there(cut: Callable[[Tensor], Tensor]) -> None:
             assert size < 6
             continue
         torch.testing.assert_close(result, cut(x))
+
+
+TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "first": lambda x: x * x[:2].shape[0],
+    "last": lambda x: x * x[-2:].shape[0],
+    "second": lambda x: x * x[1:2].shape[0],
+    "twice": lambda x: x * x[1:][:1].shape[0],
+    "elements": lambda x: x * x[:2].numel(),
+    "length": lambda x: x * len(x[:2]),
+    "made": lambda x: torch.full((x[:2].shape[0],), 1.0),
+    "made of one": lambda x: torch.full((x[:1].shape[0],), 1.0),
+    "branch": lambda x: x * (2 if x[:2].shape[0] == 2 else 3),
+    "top": lambda x: x * x.topk(2, 0)[0].shape[0],
+    "narrow": lambda x: x * x.narrow(0, 0, 2).shape[0],
+    "unfold": lambda x: x * x.unfold(0, 2, 1).shape[1],
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_slice_of_which_the_size_alone_is_read(name: str) -> None:
+    """Nothing of it is left in the graph, and PyTorch takes every size to be at least 2: what is not there is an error, no number."""
+    compiled = disc.compile(TAKEN[name], [torch.randn(5)], dynamic_shapes=[{0: AUTO}])
+    for size in SIZES:
+        x = torch.randn(size)
+        if size >= (1 if "one" in name else 2):
+            torch.testing.assert_close(compiled(x), TAKEN[name](x))
+        else:
+            with pytest.raises(ShapeConstraintError, match=r"test_clamped_slices\.py"):
+                compiled(x)

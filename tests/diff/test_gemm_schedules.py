@@ -83,12 +83,12 @@ class Gradients(nn.Module):
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "native"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sums_over_rows_by_every_schedule(dtype: torch.dtype, target: str) -> None:
+@pytest.mark.parametrize("schedules", [(*SHORT[::3], *FAMILY[::13]), (Schedule(6, 256, 0, 0),)], ids=["any rows", "rows of a tile"])
+def test_sums_over_rows_by_every_schedule(dtype: torch.dtype, target: str, schedules: tuple[Schedule, ...]) -> None:
     """Blocks of rows of A packed in columns: k of one, odd, of several parts (512 of 256 pairs), rows and columns around vectors, tiles,
     blocks, tasks and panels. The products are the same whatever the schedule, but for the order of sums."""
     model, example = Gradients(), (torch.randn(5, 3), torch.randn(5, 4).to(dtype))
     imported = import_model(model, example, ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}), make_context())
-    schedules = (*SHORT[::3], *FAMILY[::13])
     executable = compile_imported(imported, open_session(target, disc.Options(threads=2), every_schedule(schedules)))
     assert "columns per task" in str(executable.explain())
     for k, m, n in ((0, 3, 5), (1, 1, 1), (2, 7, 16), (3, 17, 65), (97, 241, 33), (513, 31, 130), (1300, 16, 64), (41, 0, 3)):

@@ -423,3 +423,12 @@ def test_draws_from_a_generator_are_refused_by_name_and_drawn_by_torch_compile(n
         GENERATOR.manual_seed(3)
         drawn.append(step(x))
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
+
+
+def test_no_generator_is_none() -> None:
+    compiled = disc.compile(
+        lambda x: x[torch.randperm(x.shape[0], generator=None)], [torch.randn(5)], dynamic_shapes=[{0: torch.export.Dim.AUTO}]
+    )
+    for size in (2, 3, 17):
+        x = torch.randn(size)
+        assert torch.equal(torch.as_tensor(compiled(x)).sort().values, x.sort().values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -229,3 +230,51 @@ def test_functions_that_were_traced_before() -> None:
         for shape in ((2, 5, 3), (4, 2, 7), (1, 9, 1)):
             x = torch.randn(shape)
             torch.testing.assert_close(executable(x), wanted(x))
+
+
+FLOATS: dict[str, Callable[[Tensor], Tensor]] = {
+    "half": lambda x: torch.cond(x.shape[0] * 0.5 > 2.25, lambda a: a.sum(), lambda a: a.sum() * 5, (x,)),
+    "rounded": lambda x: torch.cond(x.shape[0] * 0.3 > 1.2, lambda a: a.sum(), lambda a: a.sum() * 5, (x,)),
+    "root": lambda x: torch.cond(math.sqrt(x.shape[0]) > 2.5, lambda a: a.sum(), lambda a: a.sum() * 5, (x,)),
+    "not": lambda x: torch.cond(torch.sym_not(x.shape[0] / 2 == 2.5), lambda a: a.sum(), lambda a: a.sum() * 5, (x,)),
+    "demanding": lambda x: torch.cond(
+        x.shape[0] * 0.5 <= 2.25, lambda a: torch.cat([a, a.new_ones(5 - a.shape[0])]).cumsum(0).sum(), lambda a: a.sum() * 5, (x,)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_branches_on_floats_of_sizes(name: str) -> None:
+    """Compared in f64, not by their whole parts."""
+    compiled = disc.compile(FLOATS[name], [torch.rand(3)], dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    for size in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13):
+        x = torch.rand(size)
+        torch.testing.assert_close(compiled(x), FLOATS[name](x))
+
+
+def _last_of(a: Tensor) -> Tensor:
+    return a[max(a.shape[0] - 6, 0) :].sum() * min(a.shape[0], 4) + max(a.shape[0], 5)
+
+
+def _until(x: Tensor) -> Tensor:
+    return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * max(a.shape[0], 4)), (torch.tensor(0), x))[1]  # pyright: ignore
+
+
+def _scaled(a: Tensor, b: Tensor) -> Tensor:
+    return a * max(b.shape[0], 4) + min(b.shape[0], 6)
+
+
+EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "cond": lambda x: torch.cond(x.sum() > -1e9, _last_of, lambda a: a.sum(), (x,)),
+    "while_loop": _until,
+    "map": lambda x: map_rows(_scaled, x, x * 1),  # pyright: ignore
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_the_larger_and_the_smaller_of_sizes(name: str) -> None:
+    """PyTorch puts functions of its own in the place of Python's while it exports, by which Dynamo took each for the other."""
+    compiled = disc.compile(EXTREMES[name], [torch.rand(7)], dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    for size in (2, 3, 4, 5, 6, 7, 9, 13):
+        x = torch.rand(size)
+        torch.testing.assert_close(compiled(x), EXTREMES[name](x))

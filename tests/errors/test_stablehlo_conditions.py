@@ -101,3 +101,35 @@ def test_an_assertion_that_never_holds(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(ShapeConstraintError, match="no sizes do"):
         disc.compile(path)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "wrong"), [("NE, %n, %seven", {7}), ("LE, %square, %forty", {7, 8, 9}), ("GE, %square, %forty", {5, 6})]
+)
+def test_an_assertion_of_a_branch_that_is_no_fact_is_checked(comparison: str, wrong: set[int], tmp_path: Path) -> None:
+    """What it demands is no order of sizes, which the compiler could learn."""
+    path = tmp_path / "model.mlir"
+    path.write_text(f"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {{
+      %n = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %four = stablehlo.constant dense<4> : tensor<i32>
+      %seven = stablehlo.constant dense<7> : tensor<i32>
+      %forty = stablehlo.constant dense<40> : tensor<i32>
+      %square = stablehlo.multiply %n, %n : tensor<i32>
+      %many = stablehlo.compare GT, %n, %four, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      %r = "stablehlo.if"(%many) ({{
+        %holds = stablehlo.compare {comparison}, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.custom_call @shape_assertion(%holds, %n) {{api_version = 2 : i32, error_message = "bad {{0}}", has_side_effect = true}}
+          : (tensor<i1>, tensor<i32>) -> ()
+        %e = stablehlo.exponential %a : tensor<?xf32>
+        stablehlo.return %e : tensor<?xf32>
+      }}, {{
+        stablehlo.return %a : tensor<?xf32>
+      }}) : (tensor<i1>) -> tensor<?xf32>
+      return %r : tensor<?xf32> }}""")
+    compiled = disc.compile(path)
+    for size in (5, 6, 7, 8, 9):
+        if size in wrong:
+            with pytest.raises(ShapeConstraintError, match=f"bad {size}"):
+                compiled(np.ones(size, np.float32))
+        else:
+            np.testing.assert_allclose(np.asarray(compiled(np.ones(size, np.float32))), np.exp(np.ones(size, np.float32)), rtol=1e-6)

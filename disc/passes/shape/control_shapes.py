@@ -81,10 +81,10 @@ def _walk_branch(shapes: Shapes, block: ir.Block, premise: Condition | None) -> 
     if premise is not None:
         shapes.when[block] = premise
         with shapes.env.supposing(shapes.env.known_when(premise, shapes.conditions)) as are_facts:
-            known, refused = shapes.env.knowledge(), len(shapes.unsupported)
+            known, refused = (shapes.env.knowledge(), dict(shapes.env.requirements)), len(shapes.unsupported)
             if are_facts:
                 _walk(shapes, block, [])
-                if shapes.env.knowledge() == known and len(shapes.unsupported) == refused:
+                if (shapes.env.knowledge(), shapes.env.requirements) == known and len(shapes.unsupported) == refused:
                     return
             del shapes.unsupported[refused:]
     _walk(shapes, block, [])

@@ -95,7 +95,8 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     contraction = gemm.contraction
     choice = _choice(gemm, plan)
     gemm.task_rows = max(schedule.rows for schedule in choice.tree.schedules)
-    if choice.splits:
+    gemm.pieces = choice.splits and (gemm.columns or gemm.task_rows > ROWS)
+    if gemm.pieces:
         gemm.tile_rows = gemm.task_rows
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
@@ -253,7 +254,7 @@ def _emit_panel(
     if gemm.is_strided:
         depth = b.op(f"arith.minsi {depth}, {b.index(gemm.most_depth)} : i64")
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
-    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share, flags[2])
+    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.pieces, share, flags[2])
     _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
 

@@ -54,6 +54,7 @@ class Gemm:
     direct: bool  # B is read in place, but the last columns
     few: str = "no"  # as of `GemmPlan`
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
+    pieces: bool = False  # whether a task goes through k in pieces, between which the sums of its rows are kept
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
     sink: RootSink | None = None
     columns: bool = False  # A is packed in blocks of `lanes` rows, value of k by value of k, as it lies in memory

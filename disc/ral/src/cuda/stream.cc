@@ -127,7 +127,10 @@ bool GpuStream::download(void* to, const void* from, int64_t bytes, Status* fail
 void GpuStream::trim() noexcept {
   if (pinned_.size() > most_filled_ && !forked()) {
     const Current here = gpu_.current();
-    if (filled_ || used_) driver_.synchronize_context();  // a wait has failed: copies may still be under way
+    if (filled_ || used_) {  // a wait has failed: copies may still be under way
+      if (driver_.synchronize_context()) return;
+      filled_ = 0, used_ = 0;
+    }
     for (size_t i = most_filled_; i < pinned_.size(); ++i) driver_.free_host(pinned_[i]);
     pinned_.resize(most_filled_);
   }
