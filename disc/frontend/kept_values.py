@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from disc.errors import UnsupportedOp, UnsupportedOpError, warn
@@ -34,6 +35,18 @@ class KeptValues:
             old = self.before.get(path)
             if _differ(old, after.get(path)) and not (path not in self.before and _is_mark(path, after[path])):
                 self.set_by_forward[path] = old[-1] if isinstance(old, tuple) else old
+
+    def restore(self) -> None:
+        """Takes back the tensors and sizes of the trace, which mean nothing behind it, also where it has failed."""
+        after = _held(self.model)
+        for path, value in after.items():
+            if isinstance(value, FakeTensor | torch.SymInt) and value is not self.before.get(path):
+                module, _, attribute = path.rpartition(".")
+                place = vars(self.model.get_submodule(module))
+                if path in self.before and not isinstance(self.before[path], tuple):
+                    place[attribute] = self.before[path]
+                else:
+                    del place[attribute]
 
     def check(self, program: ExportedProgram) -> None:
         """Warns of what a call leaves behind and a program does not. Raises UnsupportedOpError for tensors that it also reads."""
@@ -70,6 +83,7 @@ def kept_values(model: torch.nn.Module) -> Iterator[KeptValues]:
         yield kept
     finally:
         hook.remove()
+        kept.restore()
 
 
 def _held(model: torch.nn.Module) -> dict[str, object]:
