@@ -100,7 +100,7 @@ def only_in(premise: Premise, found: Found) -> Found:
 
 @dataclass(frozen=True)
 class _Known:
-    """What an environment of shapes knew before it traced a graph."""
+    """What an environment of shapes knew before it traced a graph. guards: how many it had."""
 
     guards: int
     replacements: dict[sympy.Symbol, sympy.Expr]

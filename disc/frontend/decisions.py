@@ -31,7 +31,7 @@ from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
 from disc.frontend.locations import ONNX, TORCH, frame_text, line_text
-from disc.frontend.symbols import SymbolError, to_text
+from disc.frontend.symbols import SymbolError, linear_form, to_text
 from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
 _COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__le__": "<=", "__lt__": "<", "__ge__": ">=", "__gt__": ">"}
@@ -329,8 +329,14 @@ def _fixes_a_size(expression: sympy.Basic) -> bool:
     return (
         isinstance(expression, sympy.Eq)
         and {bool(side.is_Integer) for side in expression.args} == {True, False}
-        and not (any(side.is_Symbol for side in expression.args))
+        and not any(_is_solved(side) for side in expression.args)
     )
+
+
+def _is_solved(side: sympy.Basic) -> bool:
+    """Whether PyTorch solves an equality of it with a number, and says of the symbol itself that it is fixed."""
+    form = linear_form(side) if isinstance(side, sympy.Expr) else None
+    return form is not None and form[0] == 1
 
 
 def _counts_images(frame: traceback.FrameSummary, expression: sympy.Basic) -> bool:

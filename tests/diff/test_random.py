@@ -171,7 +171,7 @@ def test_seeds_are_checked(tmp_path: object) -> None:
     assert torch.equal(disc.load(file)(x, seed=3), out)  # pyright: ignore[reportArgumentType]
     with pytest.raises(DiscError, match="runs without PyTorch"):
         compiled(torch.rand_like, x, random="eager")
-    with pytest.raises(UnsupportedOpError, match=r"of type .*Generator is not supported"):
+    with pytest.raises(UnsupportedOpError, match="generator= of normal_ at "):
         compiled(lambda x: x.clone().normal_(generator=torch.Generator()), x)
 
 

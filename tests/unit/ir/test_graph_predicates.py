@@ -130,7 +130,7 @@ def test_a_group_turns_channels_last_where_it_gains_more_than_its_transposes_cos
 
 
 def convolution(inputs: int, outputs: int, groups: int = 1, plain: bool = True) -> Convolution:
-    return Convolution(inputs, outputs, groups, (3,), (1,), ((1, 1),), (1,), plain)
+    return Convolution(inputs, outputs, groups, (3,), (1,), ((1, 1),), (1,), plain, "f32")
 
 
 def test_what_may_turn_channels_last() -> None:
@@ -151,10 +151,10 @@ def test_what_a_convolution_gains() -> None:
 
     assert gained(convolution(165, 165)) == 1 and gained(convolution(166, 166)) == 3
     assert gained(convolution(1, 167, 167)) == 0
-    square = Convolution(64, 64, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), True)
+    square = Convolution(64, 64, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), True, "f32")
     assert gained(square) == 3 and gained(replace(square, inputs=32)) == 1, "288 and 192"
     assert gained(square, Costs.of(replace(CPU, rates=replace(CPU.rates, transpose_cycles=1.0)))) == 1
-    strided = Convolution(200, 200, 1, (3,), (2,), ((1, 1),), (1,), True)
+    strided = Convolution(200, 200, 1, (3,), (2,), ((1, 1),), (1,), True, "f32")
     assert gained(strided) == 1, "two elements are transposed for every position"
 
 

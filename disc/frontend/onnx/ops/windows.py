@@ -166,7 +166,7 @@ def _average_pool(node: Node) -> Tensor:
     x = node.tensor(0)
     kernel, strides, dilations, pads = _pool_windows(node, x)
     sums = _window_sums(x, kernel, strides, dilations, pads)
-    counted = torch.ones_like(x[:1, :1])
+    counted = x.new_ones((1, 1, *x.shape[2:]))
     if node.attr_int("count_include_pad"):
         plain = window_pads(node, x, kernel, strides, dilations)  # of these, not of the room behind them
         counted = F.pad(counted, _flat(plain), value=1)
