@@ -10,11 +10,12 @@ data, and a loop: PyTorch itself traces these in every call, whatever is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
+from typing import TypeVar
 
 import sympy
 import torch
@@ -36,6 +37,7 @@ from disc.shapes import ALWAYS, Condition, all_of, any_of
 
 cond_module = import_module("torch._higher_order_ops.cond")  # of the package, the name is that of the function
 COND = torch.ops.higher_order.cond
+_Graph = TypeVar("_Graph", fx.Graph, fx.GraphModule)
 Premise = Condition | None  # of the calls that run a graph; None: nothing is known of them
 
 
@@ -60,19 +62,30 @@ def branches_of(node: fx.Node) -> list[tuple[fx.Node, Premise]]:
     return list(zip(graphs, premises(predicate), strict=True))
 
 
-def premises_within(module: fx.GraphModule) -> dict[fx.GraphModule, Premise]:
-    """When the graphs run that control flow in `module` runs, and those in these."""
-    found: dict[fx.GraphModule, Premise] = {}
-    pending: list[tuple[fx.GraphModule, Premise]] = [(module, None)]
+def premises_of(graph: _Graph, bodies: Callable[[_Graph], Iterable[tuple[fx.Node, _Graph]]]) -> dict[_Graph, Premise]:
+    """When the graphs run that control flow in `graph` runs, and those in these. bodies: those that one runs, each behind the get_attr node
+    that stands for it."""
+    found: dict[_Graph, Premise] = {}
+    pending: list[tuple[_Graph, Premise]] = [(graph, None)]
     while pending:
         outer, premise = pending.pop()
-        inner = {graph: own for node in outer.graph.nodes for graph, own in branches_of(node)}
-        for node in outer.graph.find_nodes(op="get_attr"):
-            value = getattr(outer, str(node.target), None)
-            if isinstance(value, fx.GraphModule):
-                found[value] = within(premise, inner.get(node))
-                pending.append((value, found[value]))
+        for node, body in bodies(outer):
+            own = dict(each for user in node.users for each in branches_of(user)).get(node)
+            found[body] = within(premise, own)
+            pending.append((body, found[body]))
     return found
+
+
+def premises_within(module: fx.GraphModule) -> dict[fx.GraphModule, Premise]:
+    """When the graphs run that control flow in `module` runs, and those in these."""
+    return premises_of(module, _modules_in)
+
+
+def _modules_in(module: fx.GraphModule) -> Iterator[tuple[fx.Node, fx.GraphModule]]:
+    for node in module.graph.find_nodes(op="get_attr"):
+        value = getattr(module, str(node.target), None)
+        if isinstance(value, fx.GraphModule):
+            yield node, value
 
 
 def within(outer: Premise, premise: Premise) -> Premise:

@@ -99,7 +99,7 @@ def _cond(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
 def _truth(emitter: OpBuilder, value: torch.SymBool | bool) -> Tensor:
     if isinstance(value, bool):
         return emitter.scalar(value, torch.bool)
-    return _condition(emitter, value.node.expr)
+    return truth_of(emitter, value.node.expr)
 
 
 COMPARISONS: Mapping[type[sympy.Basic], str] = {
@@ -108,8 +108,8 @@ COMPARISONS: Mapping[type[sympy.Basic], str] = {
 }  # fmt: skip
 
 
-def _condition(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
-    """A condition on sizes as a value; where it is read, the compiler knows that it depends on sizes alone."""
+def truth_of(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
+    """A condition on sizes, or on floats that the program computes, as a value; where sizes alone are read, the compiler knows it."""
     if expression in (sympy.true, sympy.false):
         return emitter.scalar(expression == sympy.true, torch.bool)
     sign = COMPARISONS.get(type(expression))
@@ -118,7 +118,7 @@ def _condition(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
         return emitter.compare(
             sign, *(emitter.size_scalar(to_size(side), torch.int64 if exact else torch.float64) for side in expression.args)
         )
-    parts = [_condition(emitter, each) for each in expression.args]
+    parts = [truth_of(emitter, each) for each in expression.args]
     if isinstance(expression, sympy.Not):
         return emitter.unary("not", parts[0])
     if not isinstance(expression, sympy.And | sympy.Or):

@@ -26,7 +26,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
-from disc.frontend.branch_demands import Premise, branches_of, only_in, within
+from disc.frontend.branch_demands import Premise, branches_of, only_in, premises_of
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.computed_numbers import expression_of
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
@@ -374,16 +374,10 @@ class _Lowering:
 
     def _premises(self) -> dict[fx.Graph, Premise]:
         """When the graphs run that control flow runs, where sizes decide."""
-        found: dict[fx.Graph, Premise] = {}
-        pending = [self.source.graph]
-        while pending:
-            outer = pending.pop()
-            inner = {graph: own for node in outer.nodes for graph, own in branches_of(node)}
-            for body in (self.source.bodies[node] for node in outer.find_nodes(op="get_attr") if node in self.source.bodies):
-                found[body] = None
-                pending.append(body)
-            found |= {self.source.bodies[node]: within(found.get(outer), own) for node, own in inner.items() if node in self.source.bodies}
-        return found
+        bodies = self.source.bodies
+        return premises_of(
+            self.source.graph, lambda graph: ((node, bodies[node]) for node in graph.find_nodes(op="get_attr") if node in bodies)
+        )
 
     def _compute(self, emitter: OpBuilder, found: Sequence[Found], environment: ShapeEnv | None) -> None:
         """Binds the numbers that conditions are about and that the program computes."""

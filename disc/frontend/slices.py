@@ -66,8 +66,11 @@ _TAKING: dict[object, tuple[tuple[str, ...], int | None, Callable[[Mapping[str, 
 
 
 def _least(place: slice) -> int:
-    """The elements that must be there for the slice to have all that it names."""
-    return max((abs(each) for each in (place.start, place.stop) if type(each) is int), default=0)
+    """The elements that must be there for a slice of a known number of them; 0 for others, whose size says what there is."""
+    start, stop = place.start, place.stop
+    if type(start) is int and start < 0 and (stop is None or (type(stop) is int and stop < 0)):
+        return -start
+    return stop if type(stop) is int and (start is None or (type(start) is int and start >= 0)) else 0
 
 
 def _clamped(x: Tensor, index: object) -> object:

@@ -20,10 +20,9 @@ def may_tile(source: Tensor, weight: Tensor) -> bool:
     """Whether the runtime has tiles for the gradient of a kernel [outputs, channels, ...] by strides of 1, and it should use them."""
     outputs, channels, *window = weight.shape
     sizes = all(isinstance(size, int) for size in weight.shape) and tuple(window) in WINDOWS
-    cpu = (
-        source.device.type == "cpu" and source.dtype == weight.dtype and weight.dtype in DTYPES
-    )  # no function of the runtime runs on a GPU
-    return sizes and cpu and should_tile(channels, outputs, CPU.fusion)
+    floats = source.dtype == weight.dtype and weight.dtype in DTYPES
+    on_cpu = source.device.type == "cpu"  # no function of the runtime runs on a GPU
+    return sizes and floats and on_cpu and should_tile(channels, outputs, CPU.fusion)
 
 
 def tiled_gradient(source: Tensor, gradient: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import sympy
@@ -11,6 +10,7 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from disc.frontend.call import Call
+from disc.frontend.control_flow import truth_of
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.places import INDEX, as_mask, number
 from disc.frontend.rules.places import checked as checked_index
@@ -28,11 +28,11 @@ def assertion(e: OpBuilder, call: Call) -> None:
 
 def assertion_on_numbers(e: OpBuilder, call: Call) -> None:
     """One that looks at floats of tensors; those on sizes are conditions (`asserted` in decisions.py)."""
-    condition = call.node.args[0].meta.get("val") if isinstance(call.node.args[0], fx.Node) else None
-    expression = condition.node.expr if isinstance(condition, torch.SymBool) else sympy.true
+    value = call.node.args[0].meta.get("val") if isinstance(call.node.args[0], fx.Node) else None
+    expression = value.node.expr if isinstance(value, torch.SymBool) else sympy.true
     if not expression.free_symbols.isdisjoint(e.reals):
         text = call.text("assert_msg") or ""
-        _require(e, _truth(e, expression), "" if text.startswith(PYTORCHS) else text)
+        _require(e, truth_of(e, expression), "" if text.startswith(PYTORCHS) else text)
 
 
 PYTORCHS = "Runtime assertion failed"  # what PyTorch says of its symbols where it has lost the program's message
@@ -62,22 +62,6 @@ def with_held(e: OpBuilder, results: list[Tensor], held: list[tuple[Tensor, str]
     return results
 
 
-def _truth(e: OpBuilder, condition: sympy.Basic) -> Tensor:
-    """Compared in f64, as Python has floats."""
-    if isinstance(condition, sympy.And | sympy.Or):
-        name = "and" if isinstance(condition, sympy.And) else "or"
-        return functools.reduce(lambda a, b: e.binary(name, a, b), (_truth(e, each) for each in condition.args))
-    for kind, sign in SIGNS.items():
-        if isinstance(condition, kind):
-            left, right = (e.size_scalar(each, torch.float64) for each in condition.args if isinstance(each, sympy.Expr))
-            return e.compare(sign, left, right)
-    raise RuleError(f"it looks at {condition}")
-
-
-SIGNS: dict[type[sympy.Basic], str] = {
-    sympy.Eq: "eq", sympy.Ne: "ne", sympy.StrictLessThan: "lt", sympy.LessThan: "le",
-    sympy.StrictGreaterThan: "gt", sympy.GreaterThan: "ge",
-}  # fmt: skip
 RULES: dict[object, Callable[[OpBuilder, Call], None]] = {
     aten._assert_async.default: assertion, aten._assert_async.msg: assertion, aten._functional_assert_async.msg: assertion,
     aten._assert_scalar.default: assertion_on_numbers,

@@ -96,8 +96,6 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     choice = _choice(gemm, plan)
     gemm.task_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.pieces = choice.splits and (gemm.columns or gemm.task_rows > ROWS)
-    if gemm.pieces:
-        gemm.tile_rows = gemm.task_rows
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
     few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)

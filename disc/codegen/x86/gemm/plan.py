@@ -53,12 +53,11 @@ class Gemm:
     patches: Patches | None
     direct: bool  # B is read in place, but the last columns
     few: str = "no"  # as of `GemmPlan`
-    tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     pieces: bool = False  # whether a task goes through k in pieces, between which the sums of its rows are kept
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
     sink: RootSink | None = None
     columns: bool = False  # A is packed in blocks of `lanes` rows, value of k by value of k, as it lies in memory
-    task_rows: int = ROWS  # of such blocks scratch has room for
+    task_rows: int = ROWS  # of a task, at most
 
     @property
     def lanes(self) -> int:
@@ -73,6 +72,11 @@ class Gemm:
     def element(self) -> str:
         """The element type of the accumulators."""
         return self.form.accumulator
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows whose sums scratch has room for: more than a tile where they are kept from one piece of k to the next."""
+        return self.task_rows if self.pieces else ROWS
 
     @property
     def tile_bytes(self) -> int:

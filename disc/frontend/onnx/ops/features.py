@@ -46,11 +46,14 @@ def _transformed(node: Node, scores: Tensor) -> Tensor:
     raise NodeError(f"scores transformed by {how}")
 
 
-def _labels(node: Node, attribute: str, scores: Tensor) -> Tensor:
-    """The label of the highest score."""
+def _classes(node: Node, attribute: str) -> list[int]:
     if not node.given(attribute):
         raise NodeError("its labels are strings")
-    labels = node.attr_ints(attribute)
+    return list(node.attr_ints(attribute))
+
+
+def _labels(labels: Sequence[int], scores: Tensor) -> Tensor:
+    """The label of the highest score."""
     if len(labels) != scores.shape[-1] or len(labels) < 3:
         raise NodeError(f"{len(labels)} classes; models of two classes have several conventions")
     return torch.tensor(labels)[torch.argmax(scores, -1)]
@@ -125,10 +128,9 @@ def _linear_regressor(node: Node) -> Tensor:
 
 
 def _linear_classifier(node: Node) -> Result:
-    if not node.given("classlabels_ints"):
-        raise NodeError("its labels are strings")
-    scores = _linear_scores(node, len(node.attr_ints("classlabels_ints"))).float()
-    return _labels(node, "classlabels_ints", scores), _transformed(node, scores)
+    labels = _classes(node, "classlabels_ints")
+    scores = _linear_scores(node, len(labels)).float()
+    return _labels(labels, scores), _transformed(node, scores)
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------------------
@@ -215,10 +217,9 @@ def _tree_regressor(node: Node) -> Tensor:
 
 
 def _tree_classifier(node: Node) -> Result:
-    if not node.given("classlabels_int64s"):
-        raise NodeError("its labels are strings")
-    scores = _tree_sums(node, "class", len(node.attr_ints("classlabels_int64s")))
-    return _labels(node, "classlabels_int64s", scores), _transformed(node, scores)
+    labels = _classes(node, "classlabels_int64s")
+    scores = _tree_sums(node, "class", len(labels))
+    return _labels(labels, scores), _transformed(node, scores)
 
 
 RULES: dict[str, Rule] = {
