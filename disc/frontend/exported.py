@@ -209,7 +209,7 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
         # PyTorch's decompositions are those of real numbers, and leave what control flow runs as it is.
         whole = has_complex(program.graph_module) or any(node.target in CONTROL for node in program.graph.nodes)
         try:
-            program = without_bodies(program).run_decompositions({} if whole else export_table())
+            program = _retraced(without_bodies(program), {} if whole else export_table())
             if whole or has_effects(program.graph):
                 return program, decompose(program.graph_module)
         except Exception as error:
@@ -217,6 +217,17 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
             raise export_error(error, lambda: None) from error
     graph = program.graph
     return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
+
+
+def _retraced(program: ExportedProgram, table: dict[torch._ops.OperatorBase, Callable[..., object]]) -> ExportedProgram:
+    """The program with ops decomposed by `table`, without PyTorch's checks of its guards, which it runs as Python on symbolic sizes:
+    `n != min(4, n)` would decide there which of the two is the lesser. Who compiles checks the guards themselves."""
+    guards, program._guards_code = program._guards_code, []
+    try:
+        found = program.run_decompositions(table)
+    finally:
+        program._guards_code = guards
+    return found
 
 
 def with_plain_weights(program: ExportedProgram) -> ExportedProgram:
@@ -229,7 +240,8 @@ def with_plain_weights(program: ExportedProgram) -> ExportedProgram:
     with warnings.catch_warnings(), sizes_from_two(), located(), dense_views():
         warnings.simplefilter("ignore")
         try:
-            plain = program.run_decompositions({})
+            # The guards of a program from a file are text only: the retrace finds them by running them.
+            plain = program.run_decompositions({}) if stored_guards(program) else _retraced(program, {})
         except Exception as error:
             raise export_error(error, lambda: None) from error
     plain.graph_module.meta |= program.graph_module.meta

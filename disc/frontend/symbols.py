@@ -24,6 +24,7 @@ Shape = tuple[Size, ...]
 # sympy node → the name in the grammar of expressions, and the arith op of the binary step.
 MINIMUM = (sympy.Min, torch_sympy.Min)
 MAXIMUM = (sympy.Max, torch_sympy.Max)
+_MOST_EXTREMES = 4  # in a size whose bound is looked for case by case
 EXACT = 1 << 10  # a factor k / d with k, d up to this gives the same integer in exact arithmetic as in f64, for sizes below 2**42
 
 
@@ -425,7 +426,14 @@ def shape_environment(values: Iterable[object]) -> ShapeEnv | None:
 
 
 def _lower_bound(size: sympy.Expr, ranges: dict[sympy.Symbol, ValueRanges]) -> sympy.Expr:
-    return bound_sympy(size, ranges).lower
+    """Intervals forget that both sides of `n - max(n, 4) + 4` are the same n: a maximum is one of its operands, so the least bound over
+    these is one too."""
+    bound = bound_sympy(size, ranges).lower
+    extremes = sorted(size.atoms(*MINIMUM, *MAXIMUM), key=str)
+    if bound >= 0 or not extremes or len(extremes) > _MOST_EXTREMES:
+        return bound
+    cases = [_lower_bound(sympy.expand(size.xreplace({extremes[0]: operand})), ranges) for operand in extremes[0].args]
+    return max(bound, min(cases))
 
 
 def lower_limit(value_range: ValueRanges) -> int | None:

@@ -49,7 +49,15 @@ def beside_other_places(x: Tensor) -> Tensor:
     return x[None, ..., :4, 1:] + x[0, None, :4, :-1]
 
 
-CASES = {each.__name__: each for each in (first, last, mean, both_ends, beyond_the_whole, padded_to, of_a_slice)}
+def beside_an_op_that_pytorch_decomposes(x: Tensor) -> Tensor:
+    """PyTorch traces such programs anew, with its guards run as Python on the sizes."""
+    return torch.quantile(x, 0.3, 2)[:, -4:] + torch.median(x[:, :4].int(), 2).values
+
+
+CASES = {
+    each.__name__: each
+    for each in (first, last, mean, both_ends, beyond_the_whole, padded_to, of_a_slice, beside_an_op_that_pytorch_decomposes)
+}
 
 
 @pytest.mark.parametrize("example", [3, 6])
