@@ -387,24 +387,29 @@ class HasDefaults(Odd):
 
 
 class SetsDefault(Odd):
-    def forward(self, words, scale=2.0):
+    """The recursion gives what an instance does not, by position or by name."""
+
+    def forward(self, words, depth=0, *, scale=2.0, below=None):
+        x = torch.ones(HIDDEN) * scale if below is None else torch.tanh(below) * scale
         if not words:
-            return torch.ones(HIDDEN) * scale
-        return self.run(words, self(words[1:], 3.0))
+            return x if depth < 2 else self.w(x)
+        if depth == 2:
+            return self.run(words, self(words[1:], depth + 1, below=x))
+        return self.run(words, self(words[1:], depth=depth + 1, scale=scale * 0.5))
 
 
-def test_parameters_with_defaults(tmp_path: Path) -> None:
-    """An instance is one argument; the interpreter, too, counted the others as missing."""
-    instances = [[1, 2], [], [3, 1, 1]]
-    module = HasDefaults().eval()
+@pytest.mark.parametrize("kind", [HasDefaults, SetsDefault])
+def test_parameters_with_defaults(kind: Any, tmp_path: Path) -> None:
+    """An instance is one argument; the interpreter counted the others as missing, then refused calls that gave them."""
+    instances = [[1, 2], [], [3, 1, 1], [1], [1, 2, 3, 4, 5]]
+    torch.manual_seed(0)
+    module = kind().eval()
     model: Any = disc.batched(module, options=OPTIONS)
-    for _ in range(6):
-        model.batch(instances)
+    for _ in range(8):
+        close(model.batch(instances), eager(module, instances))
     assert model.stats()["interpreted"]
     model.save(tmp_path / "model.disc", instances)
-    close(disc.load(tmp_path / "model.disc").batch(instances), [module(each) for each in instances])
-    with pytest.raises(SaveError, match="a value for 'scale', which has its default where an instance begins"):
-        disc.batched(SetsDefault(), options=OPTIONS).save(tmp_path / "other.disc", instances)
+    close(disc.load(tmp_path / "model.disc").batch(instances), eager(module, instances))
 
 
 class ReturnsWeight(Odd):

@@ -16,30 +16,21 @@ from typing import Any, cast
 from disc.artifact.skeletons import BINARY, BUILTINS, COMPARE, METHODS, READS, TAGS
 from disc.frontend.batched.emit import CALL, READ, RUNTIME
 from disc.frontend.batched.functions import Function
+from disc.frontend.batched.instructions import Instructions, NeedsPython
 from disc.frontend.batched.regions import Region
-from disc.frontend.batched.skeleton_values import Constants, Unsayable
+from disc.frontend.batched.skeleton_values import Constants
 from disc.frontend.batched.steps import Compute
-from disc.ral import _ral
 
-OPS = {name: number for number, (name, _) in enumerate(_ral.SKELETON_OPS)}
 _FUNCTIONS = {getattr(builtins, name): number for number, name in enumerate(BUILTINS) if hasattr(builtins, name)}
 _MASKS: dict[object, int] = {bool: 1 << TAGS.index("bool"), int: 1 << TAGS.index("int") | 1 << TAGS.index("bool"),
                              float: 1 << TAGS.index("float"), str: 1 << TAGS.index("text"), list: 1 << TAGS.index("list"),
                              tuple: 1 << TAGS.index("tuple"), type(None): 1 << TAGS.index("none")}  # fmt: skip
 
 
-class NeedsPython(Exception):
-    """Code that has no instructions. line: of the user's file; new: it only has not run yet."""
-
-    def __init__(self, reason: str, file: str, line: int, *, new: bool = False) -> None:
-        super().__init__(reason)
-        self.reason, self.file, self.line, self.new = reason, file, line, new
-
-
 class Lowering:
-    """The functions that a model's skeleton has. given: how many parameters of the first of them an instance gives; others have their
-    defaults in every call. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class of tensors. partial:
-    steps that have not run yet fail, rather than being no instructions."""
+    """The functions that a model's skeleton has. given: how many parameters of the model an instance gives; where it has others, the first
+    function calls it with their defaults. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class of
+    tensors. partial: steps that have not run yet fail, rather than being no instructions."""
 
     def __init__(self, constants: Constants, given: int, node_mask: Callable[[type], int], tensor: type, *, partial: bool) -> None:
         self.partial = partial
@@ -48,29 +39,28 @@ class Lowering:
         self.names: dict[str, int] = {}
         self.functions: dict[Function, int] = {}
         self.regions: dict[Region, int] = {}
-        self.code: list[FunctionCode] = []
+        self.code: list[FunctionCode | EntryCode] = []
         self.read: list[tuple[type, str, object]] = []  # attributes of classes that became constants
         self.node_mask = node_mask
         self.tensor = tensor
+        self._entries = 0
+
+    def lower_model(self, root: Function, target: object) -> None:
+        """The function that instances are given to, with all that it calls; target: what a call of the model calls. Raises NeedsPython."""
+        self._entries = int(has_more_parameters(root, self.given))
+        if self._entries:
+            self.code.append(EntryCode(self, root, target))
+        self.lower(root)
 
     def lower(self, function: Function) -> int:
         """The number of a function, with all that it calls. Raises NeedsPython."""
         number = self.function(function)
-        while len(self.code) < len(self.functions):
-            self.code.append(FunctionCode(self, [*self.functions][len(self.code)]))
+        while len(self.code) < len(self.functions) + self._entries:
+            self.code.append(FunctionCode(self, [*self.functions][len(self.code) - self._entries]))
         return number
 
     def function(self, function: Function) -> int:
-        return self.functions.setdefault(function, len(self.functions))
-
-    def parameters(self, function: Function) -> tuple[list[str], dict[str, object]]:
-        """Those that calls give, and the values of others."""
-        names = function.parameters()
-        if self.functions[function]:
-            return names, {}
-        fixed = names[self.given :]
-        defaults = function.original.__defaults__ or ()
-        return names[: self.given], dict(zip(fixed, defaults[len(defaults) - len(fixed) :], strict=True))
+        return self.functions.setdefault(function, len(self.functions) + self._entries)
 
     def name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
@@ -79,22 +69,49 @@ class Lowering:
         return self.regions.setdefault(region, len(self.regions))
 
 
-class FunctionCode:
-    """One function's instructions. lines: (place, line)."""
+def parameters_of(function: Function) -> list[str]:
+    """The names of those that a call can give, in the order of the registers."""
+    assert function.source is not None
+    return [*function.parameters(), *(each.arg for each in function.source.arguments.kwonlyargs)]
+
+
+def has_more_parameters(root: Function, given: int) -> bool:
+    """Whether the model has parameters that an instance does not give."""
+    return root.source is not None and len(parameters_of(root)) > given
+
+
+def defaults_of(function: Function) -> dict[str, Any]:
+    """The values of parameters that a call need not give."""
+    names, original = function.parameters(), function.original
+    defaults = original.__defaults__ or ()
+    return {**dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)), **(original.__kwdefaults__ or {})}
+
+
+class EntryCode(Instructions):
+    """Calls the model with the defaults of the parameters that an instance does not give. target: what is called."""
+
+    def __init__(self, whole: Lowering, root: Function, target: object) -> None:
+        super().__init__(whole.constants, root, parameters_of(root)[: whole.given])
+        self.memo = False  # as the model's own calls have one
+        defaults = defaults_of(root)
+        others = [self.constant(defaults[name]) for name in parameters_of(root)[whole.given :]]
+        result = self.fresh()
+        self.op("call", result, self.constant(target), 1 + len(others), whole.given - 1, *others)
+        self.op("return", result)
+
+
+class FunctionCode(Instructions):
+    """One function's instructions."""
 
     def __init__(self, whole: Lowering, function: Function) -> None:
-        self.function = function
-        self.code: list[int] = []
-        self.lines: list[list[int]] = []
-        self._whole = whole
-        self._line = function.original.__code__.co_firstlineno
         if function.source is None or function.emitted is None:
             assert function.refusal is not None
-            raise NeedsPython(function.refusal.reason, function.file, function.refusal.line or self._line)
-        arguments = function.source.arguments
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-            raise self._refused("a parameter that takes any number of arguments, or only named ones")
-        self.parameters, fixed = whole.parameters(function)
+            line = function.refusal.line or function.original.__code__.co_firstlineno
+            raise NeedsPython(function.refusal.reason, function.file, line)
+        super().__init__(whole.constants, function, parameters_of(function))
+        self._whole, self._function = whole, function
+        if function.source.arguments.vararg or function.source.arguments.kwarg:
+            raise self.refused("a parameter that takes any number of arguments")
         self._calls = function.emitted.calls
         self._environment = function.emitted.environment
         stored = {
@@ -103,72 +120,31 @@ class FunctionCode:
             for each in ast.walk(part)
             if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
         }
-        self._registers = {name: place for place, name in enumerate(dict.fromkeys([*self.parameters, *fixed, *sorted(stored)]))}
-        self._count = len(self._registers)
+        self._registers = {name: place for place, name in enumerate(dict.fromkeys([*self.parameters, *sorted(stored)]))}
+        self.count = len(self._registers)
         self._loops: list[tuple[int, list[int]]] = []  # (place of the next iteration, jumps to the end)
         self._texts = self._words(function.emitted.body)
-        for name, value in fixed.items():
-            self._constant(value, self._registers[name])
         self._block(function.emitted.body)
-        self._op("return", self._constant(None))
-
-    @property
-    def registers(self) -> int:
-        return max(self._count, 1)
-
-    def _refused(self, what: str) -> NeedsPython:
-        return NeedsPython(what, self.function.file, self._line)
-
-    # --- instructions -----------------------------------------------------------------------------------------------------------
-
-    def _op(self, name: str, *operands: int) -> int:
-        """Adds an instruction; its place."""
-        place = len(self.code)
-        if not self.lines or self.lines[-1][1] != self._line:
-            self.lines.append([place, self._line])
-        self.code += [OPS[name], *operands]
-        return place
-
-    def _fresh(self) -> int:
-        self._count += 1
-        return self._count - 1
-
-    def _constant(self, value: object, target: int | None = None) -> int:
-        try:
-            place = self._whole.constants.place(self._whole.constants.number(value))
-        except Unsayable as reason:
-            raise self._refused(f"{reason}") from None
-        register = self._fresh() if target is None else target
-        self._op("const", register, place)
-        return register
-
-    def _jump(self, op: str, *operands: int) -> int:
-        """A jump to a place that is not known yet; where to write it."""
-        self._op(op, *operands, -1)
-        return len(self.code) - 1
-
-    def _here(self, *jumps: int) -> None:
-        for each in jumps:
-            self.code[each] = len(self.code)
+        self.op("return", self.constant(None))
 
     # --- statements -------------------------------------------------------------------------------------------------------------
 
     def _block(self, statements: Sequence[ast.stmt]) -> None:
         for each in statements:
-            self._line = getattr(each, "lineno", self._line)
+            self.line = getattr(each, "lineno", self.line)
             method = getattr(self, f"_{type(each).__name__.lower()}", None)
             if method is None:
-                raise self._refused(f"`{ast.unparse(each)}`")
-            place, registers = len(self.code), self._count
+                raise self.refused(f"`{ast.unparse(each)}`")
+            place, registers = len(self.code), self.count
             try:
                 method(each)
             except NeedsPython as needed:
                 if not (needed.new and self._whole.partial):
                     raise
                 del self.code[place:]
-                self._count = registers
+                self.count = registers
                 self.lines = [each for each in self.lines if each[0] < place]
-                self._op("raise", self._error(NotImplementedError, [ast.Constant("a step that has not run")]))
+                self.op("raise", self._error(NotImplementedError, [ast.Constant("a step that has not run")]))
 
     def _pass(self, node: ast.Pass) -> None:
         del node
@@ -191,90 +167,90 @@ class FunctionCode:
                 self._value(node.value, node, self._registers[target.id])
         elif isinstance(target, ast.Subscript):
             owner, index = self._value(target.value), self._index(target.slice)
-            self._op("set_item", owner, index, self._value(node.value))
+            self.op("set_item", owner, index, self._value(node.value))
         else:
             self._unpack(target, self._value(node.value))
 
     def _unpack(self, target: ast.expr, value: int) -> None:
         if isinstance(target, ast.Name):
-            self._op("move", self._registers[target.id], value)
+            self.op("move", self._registers[target.id], value)
             return
         if not isinstance(target, ast.Tuple | ast.List):
-            raise self._refused(f"a value is bound to `{ast.unparse(target)}`")
-        parts = [self._registers[each.id] if isinstance(each, ast.Name) else self._fresh() for each in target.elts]
-        self._op("unpack", value, len(parts), *parts)
+            raise self.refused(f"a value is bound to `{ast.unparse(target)}`")
+        parts = [self._registers[each.id] if isinstance(each, ast.Name) else self.fresh() for each in target.elts]
+        self.op("unpack", value, len(parts), *parts)
         for each, part in zip(target.elts, parts, strict=True):
             if not isinstance(each, ast.Name):
                 self._unpack(each, part)
 
     def _augassign(self, node: ast.AugAssign) -> None:
         if not isinstance(node.target, ast.Name):
-            raise self._refused(f"`{ast.unparse(node)}`")
+            raise self.refused(f"`{ast.unparse(node)}`")
         if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow):
-            raise self._refused(f"`{ast.unparse(node)}`")
+            raise self.refused(f"`{ast.unparse(node)}`")
         register, value = self._registers[node.target.id], self._value(node.value)
         if isinstance(node.op, ast.Add):  # a list is changed itself
-            tested = self._fresh()
-            self._op("is_instance", tested, register, _MASKS[list], 0)
-            other = self._jump("jump_if_not", tested)
-            self._op("method", self._fresh(), register, METHODS.index("extend"), 1, value)
-            end = self._jump("jump")
-            self._here(other)
-            self._op("binary", register, BINARY.index("add"), register, value)
-            self._here(end)
+            tested = self.fresh()
+            self.op("is_instance", tested, register, _MASKS[list], 0)
+            other = self.jump("jump_if_not", tested)
+            self.op("method", self.fresh(), register, METHODS.index("extend"), 1, value)
+            end = self.jump("jump")
+            self.here(other)
+            self.op("binary", register, BINARY.index("add"), register, value)
+            self.here(end)
             return
-        self._op("binary", register, BINARY.index(type(node.op).__name__.lower()), register, value)
+        self.op("binary", register, BINARY.index(type(node.op).__name__.lower()), register, value)
 
     def _if(self, node: ast.If) -> None:
-        other = self._jump("jump_if_not", self._value(node.test))
+        other = self.jump("jump_if_not", self._value(node.test))
         self._block(node.body)
         if not node.orelse:
-            self._here(other)
+            self.here(other)
             return
-        end = self._jump("jump")
-        self._here(other)
+        end = self.jump("jump")
+        self.here(other)
         self._block(node.orelse)
-        self._here(end)
+        self.here(end)
 
     def _while(self, node: ast.While) -> None:
         start = len(self.code)
         self._loops.append((start, []))
         self._block(node.body)
-        self._op("jump", start)
-        self._here(*self._loops.pop()[1])
+        self.op("jump", start)
+        self.here(*self._loops.pop()[1])
 
     def _for(self, node: ast.For) -> None:
-        iterator = self._fresh()
-        self._op("iter", iterator, self._value(node.iter))
+        iterator = self.fresh()
+        self.op("iter", iterator, self._value(node.iter))
         start = len(self.code)
         self._loops.append((start, []))
-        end = self._jump("next", self._registers[cast("ast.Name", node.target).id], iterator)
+        end = self.jump("next", self._registers[cast("ast.Name", node.target).id], iterator)
         self._block(node.body)
-        self._op("jump", start)
-        self._here(end)
+        self.op("jump", start)
+        self.here(end)
         jumps = self._loops.pop()[1]
         self._block(node.orelse)
-        self._here(*jumps)
+        self.here(*jumps)
 
     def _break(self, node: ast.Break) -> None:
         del node
-        self._loops[-1][1].append(self._jump("jump"))
+        self._loops[-1][1].append(self.jump("jump"))
 
     def _continue(self, node: ast.Continue) -> None:
         del node
-        self._op("jump", self._loops[-1][0])
+        self.op("jump", self._loops[-1][0])
 
     def _return(self, node: ast.Return) -> None:
-        self._op("return", self._value(node.value) if node.value is not None else self._constant(None))
+        self.op("return", self._value(node.value) if node.value is not None else self.constant(None))
 
     def _raise(self, node: ast.Raise) -> None:
         if node.exc is None:
-            raise self._refused("`raise` without an error")
+            raise self.refused("`raise` without an error")
         value = self._found(node.exc) if isinstance(node.exc, ast.Name) and node.exc.id not in self._registers else None
         if isinstance(value, type):
-            self._op("raise", self._error(value, []))
+            self.op("raise", self._error(value, []))
         else:
-            self._op("raise", self._value(node.exc))
+            self.op("raise", self._value(node.exc))
 
     # --- blocks -----------------------------------------------------------------------------------------------------------------
 
@@ -286,7 +262,7 @@ class FunctionCode:
             raise NeedsPython(reason, region.file, region.line)
         inputs = [self._value(each) for each in cast("ast.Tuple", call.args[1]).elts]
         outputs = [self._registers[cast("ast.Name", each).id] for each in targets.elts]
-        self._op("call_block", self._whole.region(region), len(inputs), *inputs, len(outputs), *outputs)
+        self.op("call_block", self._whole.region(region), len(inputs), *inputs, len(outputs), *outputs)
 
     # --- expressions ------------------------------------------------------------------------------------------------------------
 
@@ -294,17 +270,17 @@ class FunctionCode:
         """The register that has the value: `target`, where one is given. place: the statement."""
         if isinstance(node, ast.Name) and node.id in self._registers:
             if node.id in self._texts:
-                raise self._refused(f"`{self._texts[node.id]}`")
+                raise self.refused(f"`{self._texts[node.id]}`")
             if target is None:
                 return self._registers[node.id]
-            self._op("move", target, self._registers[node.id])
+            self.op("move", target, self._registers[node.id])
             return target
         if isinstance(node, ast.Name | ast.Constant):
-            return self._constant(self._found(node), target)
-        register = self._fresh() if target is None else target
+            return self.constant(self._found(node), target)
+        register = self.fresh() if target is None else target
         method = getattr(self, f"_{type(node).__name__.lower()}_value", None)
         if method is None:
-            raise self._refused(f"`{ast.unparse(node)}`")
+            raise self.refused(f"`{ast.unparse(node)}`")
         if isinstance(node, ast.Yield):
             self._yield_value(node, register, place)
         else:
@@ -316,14 +292,14 @@ class FunctionCode:
         if isinstance(node, ast.Constant):
             return node.value
         assert isinstance(node, ast.Name)
-        original = self.function.original
+        original = self._function.original
         cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
         if node.id in cells:
             return cells[node.id].cell_contents
         if node.id in original.__globals__:
             return original.__globals__[node.id]
         if not hasattr(builtins, node.id):
-            raise self._refused(f"the name `{node.id}` means nothing")
+            raise self.refused(f"the name `{node.id}` means nothing")
         return getattr(builtins, node.id)
 
     def _static(self, node: ast.expr) -> Any:
@@ -336,43 +312,43 @@ class FunctionCode:
             value = getattr(owner, node.attr)
             if isinstance(owner, type):
                 self._whole.read.append((owner, node.attr, value))
-            self._constant(value, register)
+            self.constant(value, register)
             return
-        self._op("field", register, self._value(node.value), self._whole.name(node.attr))
+        self.op("field", register, self._value(node.value), self._whole.name(node.attr))
 
     def _subscript_value(self, node: ast.Subscript, register: int) -> None:
         owner = self._value(node.value)
         if isinstance(node.slice, ast.Slice):
             bounds = [
-                self._value(each) if each is not None else self._constant(None)
+                self._value(each) if each is not None else self.constant(None)
                 for each in (node.slice.lower, node.slice.upper, node.slice.step)
             ]
-            self._op("slice", register, owner, *bounds)
+            self.op("slice", register, owner, *bounds)
         else:
-            self._op("item", register, owner, self._index(node.slice))
+            self.op("item", register, owner, self._index(node.slice))
 
     def _index(self, node: ast.expr) -> int:
         if not isinstance(node, ast.Name | ast.Constant):
-            raise self._refused(f"the index `{ast.unparse(node)}`")
+            raise self.refused(f"the index `{ast.unparse(node)}`")
         return self._value(node)
 
     def _binop_value(self, node: ast.BinOp, register: int) -> None:
         name = type(node.op).__name__.lower()
         if name not in BINARY:
-            raise self._refused(f"`{ast.unparse(node)}`")
-        self._op("binary", register, BINARY.index(name), self._value(node.left), self._value(node.right))
+            raise self.refused(f"`{ast.unparse(node)}`")
+        self.op("binary", register, BINARY.index(name), self._value(node.left), self._value(node.right))
 
     def _unaryop_value(self, node: ast.UnaryOp, register: int) -> None:
         if isinstance(node.op, ast.Not):
-            self._op("not", register, self._value(node.operand))
+            self.op("not", register, self._value(node.operand))
         elif isinstance(node.op, ast.USub):
-            self._op("negative", register, self._value(node.operand))
+            self.op("negative", register, self._value(node.operand))
         else:
-            raise self._refused(f"`{ast.unparse(node)}`")
+            raise self.refused(f"`{ast.unparse(node)}`")
 
     def _compare_value(self, node: ast.Compare, register: int) -> None:
         name = type(node.ops[0]).__name__.lower()
-        self._op("compare", register, COMPARE.index(name), self._value(node.left), self._value(node.comparators[0]))
+        self.op("compare", register, COMPARE.index(name), self._value(node.left), self._value(node.comparators[0]))
 
     def _list_value(self, node: ast.List, register: int) -> None:
         self._display("list", node.elts, register)
@@ -382,9 +358,9 @@ class FunctionCode:
 
     def _display(self, op: str, parts: Sequence[ast.expr], register: int) -> None:
         if any(isinstance(each, ast.Starred) for each in parts):
-            raise self._refused("a starred part of a list or tuple")
+            raise self.refused("a starred part of a list or tuple")
         values = [self._value(each) for each in parts]
-        self._op(op, register, len(values), *values)
+        self.op(op, register, len(values), *values)
 
     def _yield_value(self, node: ast.Yield, register: int, place: ast.stmt | None) -> None:
         assert isinstance(node.value, ast.Tuple)
@@ -392,12 +368,12 @@ class FunctionCode:
         request = cast("ast.Constant", kind).value
         if request == READ:
             how = cast("ast.Constant", parts[0]).value
-            self._op("read", register, READS.index(str(how)), self._value(parts[1]))
+            self.op("read", register, READS.index(str(how)), self._value(parts[1]))
         elif request == CALL:
             assert place is not None
             self._call_user(self._calls[place], register)
         else:
-            raise NeedsPython("a call that has not run", self.function.file, self._line, new=True)
+            raise NeedsPython("a call that has not run", self.file, self.line, new=True)
 
     # --- calls ------------------------------------------------------------------------------------------------------------------
 
@@ -405,37 +381,31 @@ class FunctionCode:
         called = cast("ast.Call", step.value)
         callees = [each for each in step.seen.callees if isinstance(each, Function)]
         if step.seen.categories != {"function"} or not callees:
-            raise self._refused(f"the call `{ast.unparse(called)}`")
+            raise self.refused(f"the call `{ast.unparse(called)}`")
         for each in callees:
             self._whole.function(each)
         bound = step.seen.bound == {True}
         if len(step.seen.bound) != 1 or any(isinstance(each, ast.Starred) for each in called.args):
-            raise self._refused(f"the call `{ast.unparse(called)}`")
+            raise self.refused(f"the call `{ast.unparse(called)}`")
         arguments = [self._value(each) for each in self._given(called, callees, bound)]
-        self._op("call", register, self._value(called.func), len(arguments), *arguments)
+        self.op("call", register, self._value(called.func), len(arguments), *arguments)
 
     def _given(self, called: ast.Call, callees: Sequence[Function], bound: bool) -> list[ast.expr]:
         """The arguments by position, with defaults; all callees must take the same."""
         forms: list[list[ast.expr]] = []
         for function in callees:
-            names = function.parameters()[bound:]
-            defaults = function.original.__defaults__ or ()
+            names, rest = parameters_of(function)[bound:], defaults_of(function)
             given: dict[str, ast.expr] = dict(zip(names, called.args, strict=False))
             given |= {str(each.arg): each.value for each in called.keywords}
-            rest = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
-            fixed = self._whole.parameters(function)[1]
-            if changed := next((name for name in given if name in fixed), None):
-                raise self._refused(f"a value for '{changed}', which has its default where an instance begins")
-            names = [name for name in names if name not in fixed]
             if (
-                len(called.args) > len(names)
+                len(called.args) > len(function.parameters()) - bound
                 or not given.keys() <= set(names)
                 or any(name not in given and name not in rest for name in names)
             ):
-                raise self._refused(f"the arguments of `{ast.unparse(called)}`")
+                raise self.refused(f"the arguments of `{ast.unparse(called)}`")
             forms.append([given[name] if name in given else ast.Constant(rest[name]) for name in names])
         if any(list(map(ast.dump, each)) != list(map(ast.dump, forms[0])) for each in forms):
-            raise self._refused(f"`{ast.unparse(called)}` calls functions with different parameters")
+            raise self.refused(f"`{ast.unparse(called)}` calls functions with different parameters")
         return forms[0]
 
     def _call_value(self, node: ast.Call, register: int) -> None:
@@ -459,39 +429,39 @@ class FunctionCode:
             number = BUILTINS.index("zip_strict") if isinstance(strict, ast.Constant) and strict.value is True else number
         extra = [names.pop("start")] if callee in (enumerate, sum) and "start" in names else []
         if number is None or names or any(isinstance(each, ast.Starred) for each in node.args):
-            raise self._refused(f"the call `{ast.unparse(node)}`")
+            raise self.refused(f"the call `{ast.unparse(node)}`")
         values = [self._value(each) for each in (*node.args, *extra)]
-        self._op("builtin", register, number, len(values), *values)
+        self.op("builtin", register, number, len(values), *values)
 
     def _error(self, kind: type, words: Sequence[ast.expr], target: int | None = None) -> int:
-        register = self._fresh() if target is None else target
-        values = [self._constant(kind.__name__)]
+        register = self.fresh() if target is None else target
+        values = [self.constant(kind.__name__)]
         for each in words:
             text = self._texts.get(each.id) if isinstance(each, ast.Name) else None
-            values.append(self._constant(text) if text is not None else self._value(each))
-        self._op("builtin", register, BUILTINS.index("error"), len(values), *values)
+            values.append(self.constant(text) if text is not None else self._value(each))
+        self.op("builtin", register, BUILTINS.index("error"), len(values), *values)
         return register
 
     def _method(self, node: ast.Call, called: ast.Attribute, register: int) -> None:
         if called.attr not in METHODS or node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            raise self._refused(f"the call `{ast.unparse(node)}`")
+            raise self.refused(f"the call `{ast.unparse(node)}`")
         owner, values = self._value(called.value), [self._value(each) for each in node.args]
-        self._op("method", register, owner, METHODS.index(called.attr), len(values), *values)
+        self.op("method", register, owner, METHODS.index(called.attr), len(values), *values)
 
     def _helper(self, node: ast.Call, register: int) -> None:
         name = cast("ast.Name", node.func).id
         if name in ("_disc_note", "_disc_force"):
-            raise NeedsPython("a step that has not run", self.function.file, self._line, new=True)
+            raise NeedsPython("a step that has not run", self.file, self.line, new=True)
         if name != "_disc_isinstance":
-            raise self._refused(f"`{ast.unparse(node)}`")
+            raise self.refused(f"`{ast.unparse(node)}`")
         kinds = self._static(node.args[1])
         tags = nodes = 0
         for each in kinds if isinstance(kinds, tuple) else (kinds,):
             if not isinstance(each, type):
-                raise self._refused(f"`{ast.unparse(node)}`")
+                raise self.refused(f"`{ast.unparse(node)}`")
             tags |= _MASKS.get(each, 0) | (1 << TAGS.index("row") if issubclass(self._whole.tensor, each) else 0)
             nodes |= self._whole.node_mask(each)
-        self._op("is_instance", register, self._value(node.args[0]), tags, nodes)
+        self.op("is_instance", register, self._value(node.args[0]), tags, nodes)
 
     @staticmethod
     def _words(body: Sequence[ast.stmt]) -> dict[str, str]:

@@ -18,10 +18,11 @@ from disc.artifact.skeletons import OUTPUTS, TOKENS, SkeletonRecord, SlotRecord
 from disc.artifact.structures import TableRecord
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instance_types import Instances
-from disc.frontend.batched.lowering import Lowering, NeedsPython
+from disc.frontend.batched.instructions import NeedsPython
+from disc.frontend.batched.lowering import Lowering, has_more_parameters
 from disc.frontend.batched.regions import INDEX, Kind
 from disc.frontend.batched.rows import RowClass, containers, parts_of
-from disc.frontend.batched.skeleton_values import Constants, NotSkeletal, Unsayable
+from disc.frontend.batched.skeleton_values import Constants, Entry, NotSkeletal, Unsayable
 from disc.frontend.batched.steps import Compute, walk
 from disc.ir.python_source import parse_expression
 
@@ -55,7 +56,8 @@ class Skeleton:
         given = 1 + isinstance(model.target, torch.nn.Module)  # the module and the instance
         self.name = self._root.parameters()[given - 1]
         self.constants = Constants(model.find)
-        self.constants.object(self._root.original if not isinstance(model.target, torch.nn.Module) else model.target)
+        self._target = self._root.original if not isinstance(model.target, torch.nn.Module) else model.target
+        self.constants.object(Entry(self._target) if has_more_parameters(self._root, given) else self._target)
         self.instances = self._instances(examples)
         self.lowering = Lowering(self.constants, given, self.instances.mask, torch.Tensor, partial=partial)
         try:
@@ -90,7 +92,7 @@ class Skeleton:
     def _lower(self) -> None:
         """All functions, with properties of instances. Raises NeedsPython."""
         lowering = self.lowering
-        lowering.lower(self._root)
+        lowering.lower_model(self._root, self._target)
         self._getters: dict[str, int] = {}
         for name, getters in self.instances.getters.items():
             if len(getters) > 1:
@@ -213,15 +215,15 @@ class Skeleton:
             "name": self.name,
             "functions": [
                 {
-                    "name": function.name,
-                    "file": Path(function.file).name,
+                    "name": code.name,
+                    "file": Path(code.file).name,
                     "parameters": len(code.parameters),
                     "registers": code.registers,
-                    "memo": not function.changes_arguments(),
+                    "memo": code.memo,
                     "code": code.code,
                     "lines": code.lines,
                 }
-                for function, code in zip(self.lowering.functions, self.lowering.code, strict=True)
+                for code in self.lowering.code
             ],
             "constants": [list(each) for each in self.constants.numbers],
             "texts": self.constants.texts,

@@ -32,6 +32,13 @@ class NotSkeletal(Exception):
         self.new = new
 
 
+class Entry:
+    """What instances are given to where the model, `target`, has further parameters: the skeleton's first function."""
+
+    def __init__(self, target: object) -> None:
+        self.target = target
+
+
 class Held:
     """An object among the constants. value is kept, so that its identity stays its own."""
 
@@ -120,6 +127,10 @@ class Constants:
             held = self.objects[done]
             done += 1
             if held.like != OBJECT or isinstance(held.value, CONSTANTS):
+                continue
+            if isinstance(held.value, Entry):
+                target = held.value.target
+                held.function, held.bound = 0, [self.number(target)] if isinstance(target, torch.nn.Module) else []
                 continue
             for name, number in names.items():
                 self._attribute(held, name, number)
