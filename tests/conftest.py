@@ -14,6 +14,7 @@ import pytest
 # Before anything loads PyTorch: its threads would spin for the next small op of a tiny model, on the core that another worker compiles on.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+_MANY = 6  # cases of a test of which `--half` leaves every other one
 OBJECTS = "DISC_TEST_OBJECTS"  # the folder of `_shared_objects`: one for all workers
 
 
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests marked `long`, which take minutes")
+    parser.addoption("--half", choices=("first", "second"), help="one half of the cases of long parametrized tests; `second`: these alone")
     parser.addoption("--update-golden", action="store_true", help="write what the tests get into their golden files")
 
 
@@ -44,6 +46,8 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if half := config.getoption("--half"):
+        _leave_half(config, items, half == "second")
     if config.getoption("--long"):
         return
     seen: Counter[str] = Counter()
@@ -52,10 +56,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
         sampled = item.get_closest_marker("sampled")
         if sampled is not None and "[" in item.nodeid:
-            number = seen[item.nodeid.partition("[")[0]]
-            seen[item.nodeid.partition("[")[0]] += 1
+            number = seen[_test_of(item)]
+            seen[_test_of(item)] += 1
             if number % sampled.args[0]:
                 item.add_marker(pytest.mark.skip(reason=f"one case of {sampled.args[0]} runs: all with --long"))
+
+
+def _leave_half(config: pytest.Config, items: list[pytest.Item], second: bool) -> None:
+    """Leaves every other case of the tests that have many; in the first half all of the others too."""
+    cases = Counter(_test_of(item) for item in items)
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        test = _test_of(item)
+        in_second = cases[test] >= _MANY and seen[test] % 2 == 1
+        seen[test] += 1
+        (kept if in_second == second else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,18 +1,21 @@
 #!/bin/bash
 # Everything a change must pass: build, ruff, pyright, lit, pytest. From a fresh checkout it makes .venv first.
 #   --sanitize  also builds the runtime with ASan, UBSan and TSan and runs its C++ tests under each
-#   --long      also the tests marked `long`
+#   --rest      also every other case of the tests that have many, which a plain run leaves out for time
+#   --long      also the tests marked `long`, and all cases of those marked `sampled`
 # DISC_VENV, DISC_EXTRAS and DISC_GROUPS as in tools/setup.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitize=0
+rest=0
 long=()
 for argument in "$@"; do
   case "$argument" in
     --sanitize) sanitize=1 ;;
+    --rest) rest=1 ;;
     --long) long=(--long) ;;
-    *) echo "usage: tools/test.sh [--sanitize] [--long]" >&2; exit 1 ;;
+    *) echo "usage: tools/test.sh [--sanitize] [--rest] [--long]" >&2; exit 1 ;;
   esac
 done
 
@@ -34,7 +37,12 @@ wait "$types" || { cat build/pyright.txt; exit 1; }
 tail -n 1 build/pyright.txt
 
 step "pytest"
-python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
+tests() { python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}" "$@"; }
+tests --half first
+if [ "$rest" = 1 ]; then
+  step "pytest: the other cases"
+  tests --half second
+fi
 
 if [ "$sanitize" = 1 ]; then
   step "host programs for the sanitizers"
