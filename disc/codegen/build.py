@@ -16,9 +16,10 @@ from disc.codegen.compiles import count_compile
 from disc.codegen.fusions import Place, Planned, plan_places, read_functions, read_fusions
 from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import ENTRY, emit_host
+from disc.codegen.host.lifetimes import overwritten
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value, roots_of
+from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value
 from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices, lookups
 from disc.codegen.plan.kernel import Kernel, Lookup
@@ -155,7 +156,7 @@ class _Reader:
         inputs = _made_of_one(dict(zip(arguments, self.input_names, strict=True)), launches)
         origins = _origins(launches, inputs)
         checks += [_reported(launches[number], inputs, origins) for number in reporting]
-        written = set(roots_of(block).values())
+        written = overwritten(block)
         parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
         entry = Function(ENTRY, parameters, block)
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz

@@ -209,6 +209,31 @@ def test_two_sizes_of_a_branch() -> None:
             torch.testing.assert_close(executable(x, y), function(x, y))
 
 
+def test_branches_that_give_back_what_they_take() -> None:
+    """Where both do, the result is a copy of the input; where it is a state, too."""
+    branches = (lambda a: a.clone(), lambda a: a * 1)
+
+    class Kept(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count.copy_(torch.cond(x.sum() > 0, *branches, (self.count,)))
+            return torch.cond(x.sum() > 0, *branches, (x,)) if x.dim() > 1 else self.count + x.sum()
+
+    for example in (torch.randn(6, 4), torch.randn(6)):
+        executable = disc.compile(Kept(), (example,), options=disc.Options(cache=False))
+        for size in (0, 1, 5):
+            for sign in (1, -1):
+                x = torch.rand(size, *example.shape[1:]) * sign
+                before = x.clone()
+                found = executable(x)
+                torch.testing.assert_close(found, x if x.dim() > 1 else torch.zeros(3) + x.sum())
+                found.zero_()
+                assert torch.equal(x, before)
+
+
 def test_functions_that_were_traced_before() -> None:
     """What Dynamo keeps of an earlier trace, or of eager mode, fixes no size; one step after a slice is as good as many."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from disc.codegen.host.steps import Block, Function, Step, Value, While, roots_of
+from disc.codegen.host.steps import Block, Function, If, Launch, Step, Value, While, roots_of
 from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Truth
 
 
@@ -61,6 +61,15 @@ def written_by(step: Step) -> set[Value]:
     if isinstance(step, While):
         found |= {each.initial for each in step.values if each.argument in found and stays(step, each.argument)}
     return found
+
+
+def overwritten(block: Block) -> set[Value]:
+    """The values in whose memory launches of a block, or of its branches, put something else. Not those of loops, which begin with a copy
+    of what they may not write over."""
+    roots = roots_of(block)
+    found = {value for step in block.steps if isinstance(step, Launch) for value in step.spoils}
+    found |= {value for step in block.steps if isinstance(step, If) for inner in step.blocks for value in overwritten(inner)}
+    return {roots.get(value, value) for value in found}
 
 
 def stays(step: While, argument: Value) -> bool:
