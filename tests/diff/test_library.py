@@ -57,6 +57,29 @@ def test_sorts(dtypes: tuple[torch.dtype, ...]) -> None:
             assert torch.equal(bits(ours), bits(theirs)), f"{theirs.dtype} {shape}"
 
 
+KEYS: dict[str, Callable[[int], torch.Tensor]] = {
+    "near each other": lambda count: torch.randint(-40, 40, (count,)),
+    "of exactly 32 bits": lambda count: torch.randint(0, 2**32, (count,)).index_fill(0, torch.tensor([0]), 0).index_fill(0, torch.tensor([1]), 2**32 - 1),
+    "of 33 bits": lambda count: torch.randint(0, 2**33, (count,)) - 2**32,
+    "all over": lambda count: torch.randint(-(2**62), 2**62, (count,)) * 2,
+    "some with the first 32 bits of others": lambda count: torch.cat([torch.randint(2**61, 2**62, (count - count // 8,)), torch.arange(count // 8) // 2 * -(2**40) + torch.arange(count // 8) % 2]),
+    "most with the same first 32 bits": lambda count: torch.randint(0, 50, (count,)).index_fill(0, torch.tensor([count // 2]), 2**62),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", KEYS)
+def test_sorts_of_64_bits(keys: str) -> None:
+    """Whether 32 bits tell all keys of a line apart, some, or few."""
+    dtypes = (torch.int64, torch.float64)
+    for count in (95, 96, 97, 512, 1000):
+        torch.manual_seed(count)
+        whole = KEYS[keys](count)
+        halves = whole.view(torch.float64).nan_to_num() if keys != "near each other" else whole.double()
+        for inputs in ((whole.reshape(1, -1), halves.reshape(1, -1)), (whole.reshape(-1, 1), halves.reshape(-1, 1))):
+            for ours, theirs in zip(compiled(sorts, dtypes)(*inputs), sorts(*inputs), strict=True):
+                assert torch.equal(bits(ours), bits(theirs)), f"{theirs.dtype} {tuple(theirs.shape)}"
+
+
 def test_sorts_of_what_is_computed() -> None:
     """Operands that are views, constants and values of other kernels, of three dims; results that nothing reads, and that others do."""
 

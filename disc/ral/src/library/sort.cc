@@ -2,6 +2,8 @@
 // they are short, else by digits (LSD radix sort, Knuth, TAOCP vol. 3, 5.2.5).
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <utility>
 
 #include "cpu/cpu.h"
 #include "library/checks.h"
@@ -24,6 +26,7 @@ constexpr int64_t kCostOfMerge = 3 * RAL_COST_PER_NANOSECOND;
 constexpr int64_t kCostInLanes = 3 * RAL_COST_PER_NANOSECOND;
 constexpr int64_t kLongestInLanes = 512;  // from there on, digits are faster than a network
 constexpr int64_t kFewLines = 3;          // which are faster alone
+constexpr int64_t kTiesInRuns = 4;        // one of so many records in a run: from there on, the digits left out are faster than comparisons
 constexpr int64_t kLeastPart = 1 << 15;   // elements of a line that are worth a part of their own
 
 template <typename Order>
@@ -37,16 +40,58 @@ struct Sorter {
   Lines lines;
   Bits flip;  // all ones where the order is descending
 
-  Entry record(int64_t start, int64_t place) const {
-    const Bits key = static_cast<Bits>(Order::key(source[start + place * lines.inner]) ^ flip);
-    return Entry::make(key, static_cast<uint32_t>(place));
-  }
+  Bits key(int64_t start, int64_t place) const { return static_cast<Bits>(Order::key(source[start + place * lines.inner]) ^ flip); }
+  Entry record(int64_t start, int64_t place) const { return Entry::make(key(start, place), static_cast<uint32_t>(place)); }
 
   void sort_line(int64_t line, Entry* records) const {
     const int64_t start = lines.start(line);
+    if constexpr (sizeof(Bits) > sizeof(Narrow::Key)) {
+      if (sort_narrow(start, reinterpret_cast<Narrow*>(records))) return;
+    }
     for (int64_t i = 0; i < lines.size; ++i) records[i] = record(start, i);
     const Entry* sorted = sort_records(records, records + lines.size, lines.size, sizeof(Bits));
     write(start, 0, lines.size, [&](int64_t i) { return sorted[i]; });
+  }
+
+  // A line of 64 bits by what its keys are more than the least, or by the first 32 bits of that, which few share: these are put in order
+  // afterwards. False, and nothing written, where many do.
+  bool sort_narrow(int64_t start, Narrow* records) const {
+    const auto [least, most] = ends(start);
+    const int width = std::bit_width(static_cast<uint64_t>(most - least)), shift = std::max(0, width - 32);
+    for (int64_t i = 0; i < lines.size; ++i) {
+      records[i] = Narrow::make(static_cast<Narrow::Key>((key(start, i) - least) >> shift), static_cast<uint32_t>(i));
+    }
+    Narrow* const sorted = sort_records(records, records + lines.size, lines.size, (width - shift + 7) / 8);
+    if (shift != 0 && !untie(start, sorted)) return false;
+    for (int64_t i = 0; indices && i < lines.size; ++i) indices[start + i * lines.inner] = sorted[i].place();
+    for (int64_t i = 0; values && i < lines.size; ++i) values[start + i * lines.inner] = source[start + sorted[i].place() * lines.inner];
+    return true;
+  }
+
+  // Puts runs of records with equal keys in the order of the whole keys, equal ones of these in that of their places.
+  bool untie(int64_t start, Narrow* sorted) const {
+    int64_t ties = 0;
+    for (int64_t i = 1; i < lines.size; ++i) ties += sorted[i].key() == sorted[i - 1].key();
+    if (ties > lines.size / kTiesInRuns) return false;
+    const auto before = [&](const Narrow& left, const Narrow& right) {
+      const Bits own = key(start, left.place()), other = key(start, right.place());
+      return own != other ? own < other : left.place() < right.place();
+    };
+    for (int64_t i = 0, past; ties != 0 && i < lines.size; i = past) {
+      for (past = i + 1; past < lines.size && sorted[past].key() == sorted[i].key();) ++past;
+      if (past - i > 1) std::sort(sorted + i, sorted + past, before);
+    }
+    return true;
+  }
+
+  // The least and the largest key of a line.
+  std::pair<Bits, Bits> ends(int64_t start) const {
+    Bits least = key(start, 0), most = least;
+    for (int64_t i = 1; i < lines.size; ++i) {
+      least = std::min(least, key(start, i));
+      most = std::max(most, key(start, i));
+    }
+    return {least, most};
   }
 
   // A line by all threads, in memory for twice its records: `parts` of it (a power of 2) are sorted, then merged two at a time. Every merge is
