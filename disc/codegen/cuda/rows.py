@@ -35,7 +35,8 @@ from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, G
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.thresholds import Thresholds
 
-MOST_NARROW = 2147483647  # elements of a tensor whose positions fit into 32 bits
+# Elements of a tensor whose positions fit into 32 bits, also of the last block of the last part, of which most are none.
+MOST_NARROW = (1 << 31) - (1 << 20)
 Reduced = tuple[Node, Index, str]  # a reduction, its index, and the name of its value
 
 
