@@ -12,7 +12,7 @@ import io
 import sys
 import tempfile
 from collections.abc import Callable
-from ctypes import c_void_p
+from ctypes import c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from disc.serving.settings import ModelSettings, ServerSettings
 from tests.ral.programs import ADD, add_manifest, build
 
 GPU = "cuda:x86-64-v3+sm_90"
+CALLS_PER_TRIM = 64  # kCallsPerTrim of exec.cc
+NOT_PERMITTED = 800  # of the driver: an error that does not end a context
 
 # ADD of tests/ral/programs.py for a GPU. A block of the grid is a row; kernels of the stand-in are functions.
 GPU_ADD = """
@@ -152,7 +154,7 @@ def check_staged(path: str) -> None:
     """A program that was loaded for a GPU takes arrays of the host."""
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     for isa in ("cuda", "cuda@1", GPU):
-        exe = load(path, isa=isa)
+        exe: Any = load(path, isa=isa)
         assert exe.isa == GPU
         y = exe(x, x[::-1])
         assert isinstance(y, np.ndarray) and np.array_equal(y, x + x[::-1] + 0.5)
@@ -162,6 +164,37 @@ def check_staged(path: str) -> None:
         before = counts().plain_copies
         assert np.array_equal(exe(x, x[::-1]), x + x[::-1] + 0.5) and np.array_equal(exe(x, x), x + x + 0.5)
         assert (counts().plain_copies == before) == all_pinned
+
+
+def check_failed_wait(path: str, library: Any) -> None:
+    """Pinned memory of a call whose wait has failed is kept as long as copies from it may be under way, and given back by later calls, here
+    such that are refused."""
+    exe: Any = load(path, isa="cuda")
+    x = np.arange(800_000, dtype=np.float32).reshape(200_000, 4)
+    none = counts().live_host
+    exe(x, x)
+    held = counts().live_host - none
+    library.fake_set_seed(1, 0)  # work is done when somebody waits for it
+    library.fake_fail(c_int64(-1), 0)
+    exe(x, x)
+    failed = ""
+    for number in reversed(range(counts().calls)):  # a wait comes last but for what ends the call
+        library.fake_fail(c_int64(number), NOT_PERMITTED)
+        try:
+            exe(x, x)
+        except disc.errors.DeviceError as error:
+            failed = str(error)
+            break
+    library.fake_fail(c_int64(-1), 0)
+    executed, waits = counts().executed, counts().waits
+    assert "waiting for kernels" in failed, failed
+    for _ in range(2 * CALLS_PER_TRIM):
+        refused(DiscError, "input 'b'", lambda: exe(x, x[0]))  # before anything is asked of the GPU
+    assert held > 6 and counts().live_host == none, (none, held, counts().live_host)
+    assert (counts().executed, counts().waits) == (executed + 1, waits + 1), "the launch of that call has run, which nobody had waited for"
+    library.fake_set_seed(1, 30)
+    for each in (x, x[:2]):
+        assert np.array_equal(exe(each, each[::-1]), each + each[::-1] + 0.5)
 
 
 def check_ranges(exe: Any) -> None:
@@ -195,7 +228,7 @@ def check_commands(path: str) -> None:
 
 
 def main() -> None:
-    start(sys.argv[1])
+    library = start(sys.argv[1])
     found = _ral.find_gpus()
     assert found["driver"] == 13000 and [each[:3] for each in found["gpus"]] == [("Stand-in 0", 90, 132), ("Stand-in 1", 90, 132)]
     before = counts()
@@ -212,6 +245,7 @@ def main() -> None:
         check_calls(loaded)
         assert loaded.stats()["calls"] == loaded.stats()["launches"] == 12, loaded.stats()
         check_staged(path)
+        check_failed_wait(path, library)
         check_commands(path)
     del exe, loaded
     gc.collect()

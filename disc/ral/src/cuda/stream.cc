@@ -214,24 +214,33 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
                      failure);
 }
 
+// Memory that a launch alone uses, the same for all of a call, which run one after the other: tensor maps, workspaces of products.
+int32_t GpuStream::scratch(int64_t bytes, Address* place) {
+  if (bytes > scratch_bytes_) {
+    if (scratch_) driver_.free_async(scratch_, stream_);
+    scratch_ = 0, scratch_bytes_ = 0;
+    if (const int32_t failed = gpu_.allocate(bytes, stream_, &scratch_)) return failed;
+    scratch_bytes_ = bytes;
+  }
+  *place = scratch_;
+  return kSuccess;
+}
+
 // The parameters are read before the driver returns.
 int32_t GpuStream::submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
                           Slot* slot) {
-  Address scratch = 0, no_profile = 0;
-  int32_t failed = kSuccess;
+  Address own = 0, no_profile = 0;
   if (kernel.scratch > 0) {
     const int64_t blocks = int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
-    failed = gpu_.allocate(blocks * kernel.scratch, stream_, &scratch);
+    if (const int32_t failed = scratch(blocks * kernel.scratch, &own)) return failed;
   }
   void* parameters[kMostParameters + 2];
   const auto count = static_cast<size_t>(kernel.parameter_count);
   for (size_t i = 0; i < count; ++i) parameters[i] = const_cast<int64_t*>(args + i);
   if (slot) parameters[kernel.fault] = &slot;
-  parameters[count] = &scratch;
+  parameters[count] = &own;
   parameters[count + 1] = &no_profile;
-  if (!failed) failed = driver_.launch(&config, function, parameters, nullptr);
-  if (scratch) driver_.free_async(scratch, stream_);
-  return failed;
+  return driver_.launch(&config, function, parameters, nullptr);
 }
 
 bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure) {
@@ -286,11 +295,10 @@ std::unique_ptr<Product> GpuStream::make_product(const ral_gpu_product& product,
 int32_t GpuStream::submit_product(Product* product, const ProductPlaces& places) {
   Address workspace = 0;
   if (product->workspace() > 0) {
-    const int32_t failed = gpu_.allocate(static_cast<int64_t>(product->workspace()), stream_, &workspace);
+    const int32_t failed = scratch(static_cast<int64_t>(product->workspace()), &workspace);
     if (failed) return failed;
   }
   const int32_t status = product->run(places, workspace, stream_);
-  if (workspace) driver_.free_async(workspace, stream_);
   return status ? kProductStatus + status : kSuccess;
 }
 
@@ -327,6 +335,8 @@ bool GpuStream::finish(Status* failure, Fault* fault) {
   if (!current_) return true;
   for (void* block : blocks_) driver_.free_async(reinterpret_cast<Address>(block), stream_);
   blocks_.clear();
+  if (scratch_) driver_.free_async(scratch_, stream_);
+  scratch_ = 0, scratch_bytes_ = 0;
   bool good = true;
   if (waits_) good = synchronize(failure);
   if (!watched_.empty() && waits_ && good) program_.read_slots(&watched_, fault);

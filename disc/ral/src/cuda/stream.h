@@ -59,6 +59,7 @@ class GpuStream final : public Stream {
   char* pinned(int64_t bytes, int64_t* found);
   Slot* watch_launch(int64_t check, const char* name, Status* failure);
   FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
+  int32_t scratch(int64_t bytes, Address* place);
   int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
   bool launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure);
   std::unique_ptr<Product> make_product(const ral_gpu_product& product, const ProductSizes& sizes, int32_t* failed);
@@ -77,6 +78,8 @@ class GpuStream final : public Stream {
   bool waits_ = false;
   int64_t check_ = -1;
   std::vector<void*> blocks_;
+  Address scratch_ = 0;  // of this call
+  int64_t scratch_bytes_ = 0;
   std::vector<char*> pinned_;  // blocks of pinned memory that copies from and to this process's memory go through, kept from call to call
   size_t filled_ = 0;          // those of them that this call has used up
   int64_t used_ = 0;           // bytes of the next one
