@@ -38,6 +38,11 @@ def _persistent(*schedules: B) -> tuple[B, ...]:
     return (*schedules, *(replace(each, persistent=True) for each in schedules))
 
 
+def _mapped(*schedules: B) -> tuple[B, ...]:
+    """The same, whose factors tensor maps load."""
+    return tuple(replace(each, mapped=True) for each in schedules)
+
+
 _SMALL_HALF = _split(B(16, 64, 128, 4, 4), B(32, 64, 64, 4, 4), B(64, 64, 64, 4, 4))
 _AMPERE_HALF = (*_SMALL_HALF, B(64, 128, 32, 4, 4), B(128, 64, 32, 4, 4), B(128, 128, 32, 8, 4), B(128, 256, 32, 8, 3, halves=2))
 _SMALL_SINGLE = _split(B(16, 64, 64, 4, 3), B(32, 64, 32, 4, 3))
@@ -56,6 +61,7 @@ _TILED: Mapping[int, Mapping[str, tuple[B, ...]]] = {
                 B(64, 64, 128, 4, 4), B(64, 128, 128, 4, 4), B(128, 128, 64, 8, 4),
             ),
             *_persistent(B(128, 256, 64, 8, 3, halves=2)), B(128, 256, 64, 8, 4, halves=2), B(128, 128, 64, 8, 4, persistent=True),
+            *_mapped(B(64, 128, 128, 4, 4), *_persistent(B(128, 128, 64, 8, 4)), *_persistent(B(128, 256, 64, 8, 3, halves=2))),
         ),
         SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
         FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
@@ -66,14 +72,18 @@ _TILED: Mapping[int, Mapping[str, tuple[B, ...]]] = {
         ALONG_K[FAST]: (
             *_split(B(16, 64, 64, 4, 3), B(64, 32, 64, 4, 4), B(64, 64, 64, 4, 4), B(64, 128, 32, 4, 4), B(64, 128, 64, 4, 4)),
             B(128, 128, 32, 8, 3), B(128, 128, 32, 8, 6), B(128, 256, 32, 8, 3, halves=2), B(128, 256, 32, 8, 4, halves=2),
+            *_mapped(*_persistent(B(128, 128, 32, 8, 3)), B(128, 256, 32, 8, 4, halves=2)),
         ),
     },
     100: {
-        HALF: (*_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), *_persistent(B(128, 128, 64, 8, 4)), B(128, 256, 64, 8, 3, halves=2)),
+        HALF: (
+            *_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), *_persistent(B(128, 128, 64, 8, 4)), B(128, 256, 64, 8, 3, halves=2),
+            *_mapped(*_persistent(B(128, 128, 64, 8, 4)), B(128, 256, 64, 8, 3, halves=2)),
+        ),
         SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
         FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
     },
-    120: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
+    120: {HALF: (*_AMPERE_HALF, *_mapped(*_persistent(B(128, 128, 32, 8, 4)))), SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
 }  # fmt: skip
 FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
     architecture: {kind: (*tiled, *_STREAMED[BASE[kind]]) for kind, tiled in kinds.items()} for architecture, kinds in _TILED.items()

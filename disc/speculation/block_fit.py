@@ -88,6 +88,10 @@ class Measured:
         factors = np.exp((near @ (known * errors) + MEAN_WEIGHT * mean) / (near @ known + MEAN_WEIGHT))
         for number in np.flatnonzero(~self.measured):  # as it is new: what the model says of the GPU that was measured, with a margin
             own, schedule = self._product, self._family[number]
+            plain = replace(schedule, mapped=False)
+            if schedule.mapped and plain in self._family and self.measured[self._family.index(plain)]:  # is off by as much
+                factors[:, number] = UNSURE * factors[:, self._family.index(plain)]
+                continue
             factors[:, number] = [
                 UNSURE * _ratio(seconds(schedule, each, own, self._kind), seconds(schedule, each, self._gpu, self._kind)) for each in points
             ]
@@ -189,7 +193,7 @@ def _times(own: Measured | None, family: Sequence[BlockSchedule], points: Sequen
     """[size, schedule]: seconds, by the model and what corrects it."""
     times = np.array([[seconds(each, point, gpu, kind) for each in family] for point in points])
     if own is None:
-        return times * np.array([UNSURE if each.streams else 1.0 for each in family])
+        return times * np.array([UNSURE if each.streams or each.mapped else 1.0 for each in family])
     return times * own.corrections(points)
 
 

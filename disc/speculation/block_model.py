@@ -13,6 +13,8 @@ from disc.speculation.sizes import Point
 from disc.targets.gpu_model_thresholds import MODEL
 from disc.targets.thresholds import Gpu
 
+BYTES = 16  # that an instruction loads for a thread
+
 
 def seconds(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str) -> float:
     """Of one product, its launch included; infinite where the schedule does not run, or is for fewer rows. point.threads: SMs, of which a
@@ -27,6 +29,8 @@ def seconds(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str) -> float
     busy = full * _wave(schedule, point, gpu, kind, resident)
     if rest:
         busy += _wave(schedule, point, gpu, kind, ceil(rest / point.threads))
+    if schedule.mapped:  # each program makes its maps before it loads anything
+        busy += MODEL.map_us * 1e-6 * (1 if schedule.persistent else full + (rest > 0))
     memory = _memory(schedule, point, gpu, kind, min(programs, point.threads * resident))
     together = max(busy, memory) + (1 - MODEL.overlap) * min(busy, memory)
     return MODEL.launch_us * 1e-6 + together + _join(schedule, point, gpu)
@@ -76,6 +80,8 @@ def _wave(schedule: BlockSchedule, point: Point, gpu: Gpu, kind: str, count: int
         count * _shared_bytes(schedule, gpu, kind) / (MODEL.shared_rate * 1e9),
         latency / max(schedule.stages - 1, 1),
     )
+    if schedule.mapped:  # without the part of the warps' own instructions that other schedules do not hide
+        step -= (1 - MODEL.overlap) * count * _step_bytes(schedule, kind) / BYTES * MODEL.address_ns * 1e-9
     return latency + MODEL.memory_ns * 1e-9 + steps * step + store
 
 

@@ -1,6 +1,7 @@
 """The schedules of products on a GPU: each is a kernel of its own, of which the tree of a product chooses one in every call.
 
-A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k, "+h2" for halves and "+p" where it is persistent; or "cublaslt".
+A text is "128x256x64+w8+s3+g8", with "+t" behind it for tensor maps, "+p" where it is persistent, "+h2" for halves
+and "/4" for parts of k; or "cublaslt".
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 # Programs of a launch that share blocks of a result, at most: scratch for what each leaves is set aside. More than a few for each SM of the
 # largest GPU gain nothing.
 SPLIT_PROGRAMS = 1024
-_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(\+p)?(?:\+h(\d+))?(?:/(\d+))?")
+_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(\+t)?(\+p)?(?:\+h(\d+))?(?:/(\d+))?")
 TENSOR_ROWS = 16  # of a block, at least, that tensor cores multiply
+MAP_BOX = 256  # elements of a block along each dim, at most, that a tensor map loads
 _ATTENTION = re.compile(r"(\d+)x(\d+)\+w(\d+)\+s(\d+)(?:/(\d+))?")
 
 
@@ -25,7 +27,8 @@ class BlockSchedule:
     operands are in shared memory at a time. group: blocks of rows that go one after the other over the same columns, so that these stay in
     L2. halves: parts of a block's columns that are stored one after the other, so that what follows the product has registers. parts: of
     k, each a program of its own; their sums are added in their order by the program that comes last. persistent: there are no more programs
-    than SMs, and each computes block after block: the factors of the next one are on their way while results are stored.
+    than SMs, and each computes block after block: the factors of the next one are on their way while results are stored. mapped: factors
+    are loaded by tensor maps (TMA): one thread asks for a block of a matrix, instead of all for 16 bytes of it each.
     """
 
     rows: int
@@ -37,6 +40,7 @@ class BlockSchedule:
     halves: int = 1
     parts: int = 1
     persistent: bool = False
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         for size, least in ((self.rows, 1), (self.columns, 16), (self.depth, 16)):
@@ -46,6 +50,8 @@ class BlockSchedule:
             raise ValueError(f"{self}: the few rows of a block are stored at once")
         if self.persistent and (self.streams or self.parts > 1):
             raise ValueError(f"{self}: persistent programs have whole blocks for tensor cores")
+        if self.mapped and (self.streams or max(self.rows, self.columns, self.depth) > MAP_BOX):
+            raise ValueError(f"{self}: tensor maps load blocks for tensor cores, of at most {MAP_BOX} rows and columns")
         if min(self.warps, self.stages, self.group, self.halves, self.parts) < 1 or self.warps & (self.warps - 1):
             raise ValueError(f"{self}: warps are a power of two, and all numbers positive")
         if self.columns % (self.halves * 16) or self.halves not in (1, 2):
@@ -57,15 +63,15 @@ class BlockSchedule:
         return self.rows < TENSOR_ROWS
 
     def __str__(self) -> str:
-        persistent, halves = "+p" if self.persistent else "", f"+h{self.halves}" if self.halves > 1 else ""
+        mapped, persistent, halves = "+t" * self.mapped, "+p" * self.persistent, f"+h{self.halves}" if self.halves > 1 else ""
         parts = f"/{self.parts}" if self.parts > 1 else ""
-        return f"{self.rows}x{self.columns}x{self.depth}+w{self.warps}+s{self.stages}+g{self.group}{persistent}{halves}{parts}"
+        return f"{self.rows}x{self.columns}x{self.depth}+w{self.warps}+s{self.stages}+g{self.group}{mapped}{persistent}{halves}{parts}"
 
     def describe(self) -> str:
         """The text that `explain` shows."""
         halves = ", stored in halves" if self.halves > 1 else ""
         parts = f", k split into {self.parts} parts" if self.parts > 1 else ""
-        kind = ", in registers" if self.streams else ", persistent" if self.persistent else ""
+        kind = ", in registers" if self.streams else f"{', by TMA' * self.mapped}{', persistent' * self.persistent}"
         return f"blocks of {self.rows} x {self.columns}, {self.depth} of k, {self.warps} warps, {self.stages} stages{kind}{halves}{parts}"
 
 
@@ -92,9 +98,9 @@ def read_schedule(text: str) -> ProductSchedule:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no schedule of a GPU")
-    *block, persistent, halves, parts = match.groups()
+    *block, mapped, persistent, halves, parts = match.groups()
     rows, columns, depth, warps, stages, group = map(int, block)
-    return BlockSchedule(rows, columns, depth, warps, stages, group, int(halves or 1), int(parts or 1), bool(persistent))
+    return BlockSchedule(rows, columns, depth, warps, stages, group, int(halves or 1), int(parts or 1), bool(persistent), bool(mapped))
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,17 @@ class BlockTree(DeviceTree[ProductSchedule]):
         """The choices where there is no library."""
         return self.prune({LIBRARY: 0}) if CUBLASLT in self.schedules else self
 
+    def without_maps(self, may: Callable[[BlockSchedule], bool]) -> BlockTree:
+        """With plain loads in the schedules whose tensor maps cannot load a product's factors."""
+        others = [replace(each, mapped=False) if isinstance(each, BlockSchedule) and not may(each) else each for each in self.schedules]
+        if others == list(self.schedules):
+            return self
+        kept = tuple(dict.fromkeys(others))
+        nodes = tuple(
+            (LEAF, kept.index(others[place]), 0, 0) if number == LEAF else (number, place, *rest) for number, place, *rest in self.nodes
+        )
+        return replace(self, schedules=kept, nodes=nodes).prune({})
+
 
 @dataclass(frozen=True)
 class AttentionTree(DeviceTree[AttentionBlock]):

@@ -17,8 +17,9 @@ class ModelThresholds:
     rate falls by the power `idle_power` of the share. small_rows: of a block, below which Hopper's and later tensor cores are reached by
     older instructions, at small_share of their rate. registers, single_registers: of a thread, besides its sums, for operands of 16 bits
     and of f32. most_registers: of a thread. overlap: the share of computing, or of loading from memory, that
-    the longer one of them hides. score_ns, multiply_ns: of an SM, for an element of attention's scores, and for a product outside of tensor
-    cores.
+    the longer one of them hides; of what else warps do in a step, too. map_us: until a program's tensor maps may be used; address_ns: of an
+    SM, for the instructions of loading 16 bytes without one. score_ns, multiply_ns: of an SM, for an element of attention's scores, and for
+    a product outside of tensor cores.
     """
 
     launch_us: float
@@ -35,6 +36,8 @@ class ModelThresholds:
     single_registers: int
     most_registers: int
     overlap: float
+    map_us: float
+    address_ns: float
     score_ns: float
     multiply_ns: float
 
@@ -57,6 +60,10 @@ MODEL = ModelThresholds(
     single_registers=120,  # derived: of kernels that were compiled: 205 for 128 x 128 by 8 warps
     most_registers=255,  # derived: the instruction set
     overlap=0.9,  # chosen: of two schedules that wait for memory alike, the one that computes less is taken
+    # Chosen, as nobody has measured it: of two maps a dozen writes to shared memory each, a copy to L2, and a fence that waits for it, each
+    # one way or both through L2.
+    map_us=1.0,
+    address_ns=0.028,  # derived: some six instructions (place, mask, copy) of 128 lanes at 1.7 GHz
     multiply_ns=0.0046,  # derived: 128 lanes of an SM at 1.7 GHz
     score_ns=0.055,  # derived: some 12 instructions of 128 lanes at 1.7 GHz
 )

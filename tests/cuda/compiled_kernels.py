@@ -29,8 +29,10 @@ import disc
 from disc.codegen.cuda.assemble import assemble, tool_facts
 from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
+from disc.codegen.cuda.maps import FIRST_ARCHITECTURE
 from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_schedules import BlockSchedule
 from disc.speculation.block_trees import FAST, HALF, HEADS, KINDS, SINGLE, BlockTree, every_leaf
 from disc.speculation.guards import Aligned, parts_of
 from disc.targets.cuda import read_target
@@ -66,11 +68,21 @@ def resources(code: bytes) -> tuple[int, int]:
     return int(registers[1]), sum(int(size) for size in re.findall(r"(?:LOCAL|STACK):(\d+)", text))
 
 
+def disassembled(code: bytes) -> str:
+    """The instructions."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        return subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True).stdout
+
+
 def versions(chosen: str, name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:
     """Those of a target, each with a name."""
     if chosen == "schedules":
         yield from schedules(name, gpu.architecture)
         return
+    if chosen == "first":
+        yield from mapped(name)
     kernels = library(name) if chosen == "library" else kinds(name, None if chosen == "all" else ANY_SIZE)
     for kernel in kernels:
         for version in kernel.versions[: 1 if chosen == "first" else None]:
@@ -128,6 +140,13 @@ def schedules(name: str, architecture: int) -> Iterator[tuple[str, DeviceVersion
             yield f"attention of heads of {head}, {kind}{words}", version
 
 
+def mapped(name: str) -> Iterator[tuple[str, DeviceVersion]]:
+    """A schedule of bf16 that loads by tensor maps."""
+    model, tree = Layers(1024, 256).eval(), every_leaf((BlockSchedule(64, 64, 64, 4, 4, mapped=True),))
+    for kernel in Fused.of_model(model, model.example(), model.dims(), target=name, tree=tree).kernels:
+        yield from (("tensor maps", each) for each in kernel.versions if each.maps and each.parameters[0].type == "*bf16")
+
+
 def whole(name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:
     """All of a target, each once."""
     done: set[str] = set()
@@ -148,6 +167,9 @@ def compiled(name: str, gpu: Gpu, what: str, version: DeviceVersion) -> Code:
     assert not (wide and cubin.ptx) or "ld.global.v4" in cubin.ptx or "cp.async" in cubin.ptx, version.text
     if wide and what == "compute_convolution":  # over channels-last values: both factors go to shared memory 16 bytes at a time
         assert not cubin.ptx or set(re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*?, (0x\w+)", cubin.ptx)) == {"0x10"}
+    if version.maps and gpu.architecture >= FIRST_ARCHITECTURE:  # both factors are loaded so, and nothing else to shared memory
+        text = disassembled(cubin.code)
+        assert "UTMALDG" in text and "LDGSTS" not in text, version.text
     return Code(what, cubin.threads, cubin.registers, cubin.shared, cubin.stack, len(cubin.code))
 
 

@@ -29,7 +29,14 @@ from disc.speculation.tree import LEAF
 DYNAMIC = torch.export.Dim.DYNAMIC
 SMS = 132  # of the stand-in
 FEW, PERSISTENT = read_schedule("4x32x64+w4+s3+g8/2"), read_schedule("16x16x32+w4+s3+g8+p")
-TREE = BlockTree((ANY_PRODUCT, FEW, PERSISTENT), ((0, 5, 1, 2), (LEAF, 1, 0, 0), (0, 40, 3, 4), (LEAF, 2, 0, 0), (LEAF, 0, 0, 0)))
+MAPPED, ALL = read_schedule("32x64x32+w4+s3+g8+t"), read_schedule("16x16x32+w4+s3+g8+t+p")
+TREE = BlockTree(
+    (ANY_PRODUCT, FEW, PERSISTENT, MAPPED, ALL),
+    (
+        (0, 5, 1, 2), (LEAF, 1, 0, 0), (0, 40, 3, 4), (LEAF, 2, 0, 0), (0, 60, 5, 6), (LEAF, 3, 0, 0), (0, 100, 7, 8), (LEAF, 4, 0, 0),
+        (LEAF, 0, 0, 0),
+    ),
+)  # fmt: skip
 
 
 class Both(nn.Module):
@@ -55,9 +62,13 @@ class Watched(Executor):
         super()._launch(kernel, grid, values)
 
     def taken(self) -> dict[str, list[int]]:
-        """Programs of launches since it was asked last, by what they are: persistent, of few rows, of rows that programs share."""
+        """Programs of launches since it was asked last, by what they are: persistent, of few rows, by tensor maps, of rows
+        that programs share."""
         found, self.grids = self.grids, []
-        words = {"persistent": ("tl.num_programs(0)",), "few": ("num_stages=",), "shared": ("scratch + ", "for begin")}
+        words = {
+            "persistent": ("tl.num_programs(0)",), "few": ("num_stages=",), "maps": ("make_tensor_descriptor",),
+            "shared": ("scratch + ", "for begin"),
+        }  # fmt: skip
         return {kind: [programs for text, programs in found if all(each in text for each in own)] for kind, own in words.items()}
 
 
@@ -77,9 +88,11 @@ def check(path: Path, executor: Watched) -> None:
     exe: Any = load(path)
     # 40 rows have 192 blocks of 16 x 16. A row of 32,772 has 16 programs, in each of three launches; a short one lies in registers.
     cases = (
-        (40, 8, {"persistent": [SMS], "few": [], "shared": []}),
-        (5, 40, {"persistent": [], "few": [128], "shared": []}),
-        (1, 32772, {"persistent": [], "few": [64], "shared": [32, 32, 32]}),
+        (40, 8, {"persistent": [SMS], "few": [], "maps": [], "shared": []}),
+        (5, 40, {"persistent": [], "few": [128], "maps": [], "shared": []}),
+        (50, 8, {"persistent": [], "few": [], "maps": [32], "shared": []}),
+        (70, 8, {"persistent": [SMS], "few": [], "maps": [SMS], "shared": []}),
+        (1, 32772, {"persistent": [], "few": [64], "maps": [], "shared": [32, 32, 32]}),
     )
     for rows, length, expected in cases:
         inputs = given(rows, 2, length)
@@ -87,7 +100,7 @@ def check(path: Path, executor: Watched) -> None:
         same([each.numpy() for each in exe.flat(*there(inputs))], eager(module, inputs))
         taken = executor.taken()
         assert taken == expected, (rows, length, taken)
-    check_graphs(exe, module, [given(5, 2, 32772), given(1, 1, 32772)], False)
+    check_graphs(exe, module, [given(5, 2, 32772), given(50, 2, 8), given(70, 2, 8), given(1, 1, 32772)], False)
     del exe
     check_forced(path, module)
     settle(before)

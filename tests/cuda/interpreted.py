@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 SMS = 3  # of the GPU, as persistent programs see it
 builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
-_NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw")
+_NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw", "create_make_tensor_descriptor")
 _PLAIN = tuple(getattr(builder, name) for name in _NAMES)
 triton_itself: Any = interpreter
 _PATCH = triton_itself._patch_lang
@@ -115,15 +116,16 @@ setattr(interpreter.InterpreterBuilder, "cast_impl", _cast)  # noqa: B010
 
 class Checked:
     """The buffers of one launch, in which loads and stores must stay. results: those that the kernel writes; shared: those
-    that any of its programs may write."""
+    that any of its programs may write; maps: tensor maps that a program may make."""
 
-    def __init__(self, buffers: Mapping[str, torch.Tensor], results: Sequence[str], shared: Sequence[str] = ()) -> None:
+    def __init__(self, buffers: Mapping[str, torch.Tensor], results: Sequence[str], shared: Sequence[str] = (), maps: int = 0) -> None:
         self.buffers = {name: (each.data_ptr(), each.element_size(), each.numel()) for name, each in buffers.items()}
         self.writers = {name: np.full(buffers[name].numel(), -1) for name in results}
-        self.shared = shared
+        self.shared, self.maps = shared, maps
+        self.made = Counter[tuple[int, ...]]()  # maps, by program
 
     def __enter__(self) -> Checked:
-        for name, method in zip(_NAMES, (_dot, self.load, self.store, self.atomic), strict=True):
+        for name, method in zip(_NAMES, (_dot, self.load, self.store, self.atomic, self.describe), strict=True):
             setattr(builder, name, method)
         # Triton patches its language anew at every call of a function of a text, which would take most of the time.
         self._patches = _PATCH(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
@@ -164,9 +166,9 @@ class Checked:
             raise Misuse(f"programs {program} and {others.max()} both write {name}")
         self.writers[name][place] = program
 
-    def load(self, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+    def load(self, pointers: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         self.visit(pointers, mask, stores=False)
-        return _PLAIN[1](pointers, mask, other, *rest)
+        return _PLAIN[1](pointers, mask, other, *rest, **named)
 
     def store(self, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self.visit(pointers, mask, stores=True)
@@ -175,6 +177,23 @@ class Checked:
     def atomic(self, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self.visit(pointers, mask, stores=True)
         return _PLAIN[3](op, pointers, value, mask, *rest)
+
+    def describe(self, base: Any, shape: Any, strides: Any, box: Sequence[int], *rest: Any) -> Any:
+        """A tensor map, as `cuTensorMapEncodeTiled` would take it, of memory that lies in a buffer. Triton asks for no more than that base
+        and strides are multiples of 16 bytes."""
+        sizes, steps = ([int(each.data.item()) for each in numbers] for numbers in (shape, strides))
+        width, first = base.dtype.element_ty.primitive_bitwidth // 8, int(base.data.item())
+        if not all(0 < size < 1 << 32 for size in sizes) or max(box) > 256 or not all(0 < width * step < 1 << 40 for step in steps):
+            raise Misuse(f"a tensor map of {sizes} elements, {steps} apart, in boxes of {list(box)}")
+        if steps[0] < sizes[-1] and sizes[0] > 1:
+            raise Misuse(f"a tensor map of {sizes} elements, {steps} apart: its rows overlap")
+        past = first + width * (sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) + 1)
+        if not any(begin <= first and past <= begin + size * count for begin, size, count in self.buffers.values()):
+            raise Misuse(f"a tensor map of {sizes} elements, {steps} apart, is of more than a buffer")
+        self.made[tuple(builder.grid_idx)] += 1
+        if self.made[tuple(builder.grid_idx)] > self.maps:
+            raise Misuse(f"a program makes more tensor maps than {self.maps}")
+        return _PLAIN[4](base, shape, strides, box, *rest)
 
     def missed(self) -> dict[str, int]:
         """Elements of each result that no program wrote."""
@@ -224,7 +243,7 @@ def launch(
             with Checked(buffers, [], shared):
                 if all(launched_grid(each, sizes)):
                     load(each.text)[launched_grid(each, sizes)](*values)
-        with Checked(buffers, list(results), shared) as checked:
+        with Checked(buffers, list(results), shared, version.maps) as checked:
             if all(grid):
                 load(version.text)[grid](*values)
     except interpreter.InterpreterError as error:

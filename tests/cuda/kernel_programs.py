@@ -20,7 +20,7 @@ from torch import nn
 from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp.values import Array
 from disc.speculation.block_families import FAMILIES
-from disc.speculation.block_schedules import ProductSchedule, read_schedule
+from disc.speculation.block_schedules import BlockSchedule, ProductSchedule, read_schedule
 from disc.speculation.block_trees import every_leaf
 
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -226,10 +226,56 @@ def attention() -> Iterator[int]:
 
 
 def schedules() -> Iterator[int]:
-    """A schedule of each form: one block, several, with halves, with parts of k, of which some are empty; persistent; of few rows."""
+    """A schedule of each form: one block, several, with halves, with parts of k, of which some are empty; persistent; of few rows; by
+    tensor maps."""
     forms = ("32x64x32+w4+s3+g2", "16x32x64+w4+s3+g8+h2", "16x32x32+w4+s3+g8/4", "16x64x128+w4+s4+g8/8", "16x32x64+w4+s3+g2+p",
-             "16x64x32+w4+s3+g8+p+h2", "8x64x64+w4+s1+g8", "4x32x64+w4+s3+g2/8")  # fmt: skip
+             "16x64x32+w4+s3+g8+p+h2", "8x64x64+w4+s1+g8", "4x32x64+w4+s3+g2/8",
+             "16x64x64+w4+s3+g8+t", "32x32x32+w4+s3+g2+t+p", "16x32x128+w4+s3+g8+t+h2/2")  # fmt: skip
     yield from _scheduled(tuple(map(read_schedule, forms)), 33)
+
+
+class Layouts(nn.Module):
+    """Products whose factors lie either way."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ z, x @ w.mT, y.mT @ z, y.mT @ w.mT
+
+
+def maps() -> Iterator[int]:
+    """Tensor maps of every layout, and persistent programs without, alone and in batches: blocks and one more or less, where rows are
+    multiples of 16 bytes and where not, and nothing to sum."""
+    names = ("16x32x64+w4+s3+g2+t", "32x16x32+w4+s3+g8+t+p", "16x16x32+w4+s3+g8+t/4", "32x16x32+w4+s3+g8+p")
+    random = np.random.default_rng(0)
+    for dtype, width in ((torch.float32, 4), (torch.bfloat16, 8)):
+        for batch in ((), (2,)):
+            forms = tuple(
+                each
+                for each in map(read_schedule, names)
+                if isinstance(each, BlockSchedule) and not (batch and each.mapped and each.persistent)
+            )
+            example = tuple(torch.randn(*batch, *shape, dtype=dtype) for shape in ((16, 24), (24, 16), (24, 8), (8, 24)))
+            dims = tuple(dict.fromkeys((len(batch), len(batch) + 1), DYNAMIC) for _ in example)
+            program = Checked.of_model(Layouts(), example, dims, tree=every_leaf(forms))
+            for m, n, k in ((16, 32, 64), (8, 40, 72), (7, 13, 29), (8, 8, 0), (0, 8, 16), (1, 1, 1))[
+                : None if dtype is torch.bfloat16 else 3
+            ]:
+                shapes = ((m, k), (k, m), (k, n), (n, k))
+                inputs = [round_to_bf16(random.normal(size=(*batch, *shape)).astype("f4")) for shape in shapes]
+                found = program.check(inputs)
+                # Each schedule where loads of 16 bytes are possible, and the versions for any size; with k = 0 none of maps.
+                mapped = sum(
+                    version.maps > 0 and version.guard.holds(each.sizes, 1 << 30)
+                    for number, kernel in enumerate(program.kernels)
+                    for each in program.run(inputs)[number]
+                    for version in kernel.versions
+                )
+                assert mapped == (4 * sum(each.mapped for each in forms) if k > 0 and not (m % width or n % width or k % width) else 0), (
+                    m,
+                    n,
+                    k,
+                    mapped,
+                )
+                yield found
 
 
 def few_rows() -> Iterator[int]:
@@ -282,7 +328,7 @@ def few_queries() -> Iterator[int]:
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
     "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "shared_rows": shared_rows, "long_rows": long_rows, "long_shared_rows": long_shared_rows, "sums": sums, "long_sums": long_sums, "products": products, "convolutions": convolutions, "attention": attention,
-    "schedules": schedules, "few_rows": few_rows, "every_schedule": every_schedule, "few_queries": few_queries,
+    "schedules": schedules, "maps": maps, "few_rows": few_rows, "every_schedule": every_schedule, "few_queries": few_queries,
     **LIBRARY_PROGRAMS,
 }  # fmt: skip
 

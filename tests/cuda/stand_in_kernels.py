@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from disc.codegen.cuda import backend
 from disc.codegen.cuda.assemble import assemble
 from disc.codegen.cuda.cubin import Cubin
 from disc.codegen.cuda.kernel import DeviceVersion
+from disc.codegen.cuda.maps import MAP_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 ILLEGAL_ADDRESS = 700
@@ -30,28 +32,29 @@ WORDS = {"i1": "bool", "fp32": "float32", "fp64": "float64", "fp16": "float16", 
 
 @dataclass(frozen=True)
 class Kernel:
-    """types: of the parameters; hints: (number of a parameter, what divides it)."""
+    """types: of the parameters; hints: (number of a parameter, what divides it); maps: tensor maps that a program makes."""
 
     text: str
     types: tuple[str, ...]
     hints: tuple[tuple[int, int], ...]
+    maps: int = 0
 
     @classmethod
     def of(cls, version: DeviceVersion) -> Kernel:
         places = {each.name: number for number, each in enumerate(version.parameters)}
         hints = tuple((places[name], number) for name, number in version.hints)
-        return cls(version.text, tuple(each.type for each in version.parameters), hints)
+        return cls(version.text, tuple(each.type for each in version.parameters), hints, version.maps)
 
     def code(self) -> bytes:
         """As the driver reads it, with the rest behind."""
         sizes = [*(".u32" if each == "i32" else ".u64" for each in self.types), ".u64", ".u64"]
         head = f".visible .entry kernel({', '.join(f'.param {each} p{number}' for number, each in enumerate(sizes))})\n"
-        return (head + json.dumps([self.text, self.types, self.hints])).encode() + b"\0"
+        return (head + json.dumps([self.text, self.types, self.hints, self.maps])).encode() + b"\0"
 
     @classmethod
     def read(cls, code: bytes) -> Kernel:
-        text, types, hints = json.loads(code.partition(b"\n")[2])
-        return cls(text, tuple(types), tuple((place, number) for place, number in hints))
+        text, types, hints, maps = json.loads(code.partition(b"\n")[2])
+        return cls(text, tuple(types), tuple((place, number) for place, number in hints), maps)
 
 
 @cache
@@ -69,7 +72,7 @@ def texts() -> Iterator[None]:
 
     def made(versions: Sequence[DeviceVersion], gpu: object, threads: int = 1, stored: object = None) -> Mapping[str, Cubin]:
         del gpu, threads, stored
-        return {each.key: Cubin(Kernel.of(each).code(), "", 32 * each.warps, 1, 0, 0, 0, 0, ()) for each in versions}
+        return {each.key: Cubin(Kernel.of(each).code(), "", 32 * each.warps, 1, 0, MAP_BYTES * each.maps, 0, 0, ()) for each in versions}
 
     with _in_place_of_assemble(made):
         yield
@@ -118,7 +121,10 @@ class Executor:
         try:
             kernel = self._kernel(ctypes.string_at(image, size))
             assert (name, count) == (b"kernel", len(kernel.types) + 2)
-            self._launch(kernel, tuple(grid[axis] for axis in range(3)), values[: len(kernel.types)])
+            programs = tuple(grid[axis] for axis in range(3))
+            self._use_scratch(values[count - 2], MAP_BYTES * kernel.maps * math.prod(programs))
+            assert not values[count - 1], "nothing is profiled"
+            self._launch(kernel, programs, values[: len(kernel.types)])
             self.launched += 1
         except Exception as error:  # through C there is no other way to tell
             self.errors.append(repr(error))
@@ -133,6 +139,15 @@ class Executor:
             return Kernel.read(code)
         return next(kernel for known, kernel in self.known if known[: len(code)] == code)
 
+    def _use_scratch(self, address: int, size: int) -> None:
+        """Writes to what a launch has for its tensor maps, as its programs do."""
+        assert (address != 0) == (size > 0) and address % MAP_BYTES == 0, f"{size} bytes of scratch at {address:#x}"
+        first, whole = c_uint64(), c_int64()
+        if size:
+            assert self.driver.fake_find(c_uint64(address), ctypes.byref(first), ctypes.byref(whole)), f"no scratch at {address:#x}"
+            assert address + size <= first.value + whole.value, f"{size} bytes of scratch at {address:#x}, in a block of {whole.value}"
+            ctypes.memset(address, 0xA5, size)
+
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], values: Sequence[int]) -> None:
         for place, number in kernel.hints:
             assert values[place] % number == 0, f"parameter {place} is {values[place]:#x}, which {number} does not divide\n{kernel.text}"
@@ -141,7 +156,7 @@ class Executor:
             self._tensor(value, type_[1:], buffers) if type_[0] == "*" else ctypes.c_int64(value).value if type_ == "i64" else value
             for value, type_ in zip(values, kernel.types, strict=True)
         ]
-        with self.interpreted.Checked(buffers, [], list(buffers)):
+        with self.interpreted.Checked(buffers, [], list(buffers), kernel.maps):
             self.interpreted.load(kernel.text)[grid](*given)
 
     def _tensor(self, address: int, type_: str, buffers: dict[str, Any]) -> Any:

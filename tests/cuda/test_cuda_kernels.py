@@ -23,7 +23,7 @@ from tests.models import MODELS
 FOLDER = Path(__file__).parent
 # What one process runs: starting one costs as much as a program.
 PROGRAMS = (
-    "layer rows shared_rows sums products convolutions attention schedules few_rows few_queries some_elementwise",
+    "layer rows shared_rows sums products convolutions attention schedules maps few_rows few_queries some_elementwise",
     "scans scatters sorts groups segments",
 )
 FEW_MODELS = "mlp"  # the others are `long`
@@ -51,8 +51,9 @@ def test_values(names: str) -> None:
 
 
 def test_the_checker_finds_what_is_wrong() -> None:
-    """A missing mask, two programs that write one element, an element that none writes, a store to an argument."""
-    assert _run("wrong_kernels.py").split() == ["4", "found"]
+    """A missing mask, two programs that write one element, an element that none writes, a store to an argument; tensor maps of other memory, of
+    nothing, and more than are declared."""
+    assert _run("wrong_kernels.py").split() == ["7", "found"]
 
 
 @pytest.mark.parametrize(

@@ -155,4 +155,4 @@ def assembled(folder: Path, versions: Mapping[str, Any], architectures: Sequence
 
 def enter_text(texts: Texts, code: bytes, version: Any) -> None:
     """What the stand-in executes for a cubin."""
-    texts[code_name(code)] = {"text": version.text, "types": [each.type for each in version.parameters]}
+    texts[code_name(code)] = {"text": version.text, "types": [each.type for each in version.parameters], "maps": version.maps}

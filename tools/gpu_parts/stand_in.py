@@ -35,7 +35,7 @@ def code_name(code: bytes) -> str:
 
 
 def write_texts(folder: Path, texts: Mapping[str, Mapping[str, object]]) -> None:
-    """texts: by `code_name`, the "text" of a kernel and the "types" of its parameters."""
+    """texts: by `code_name`, the "text" of a kernel, the "types" of its parameters, and the tensor "maps" of a program."""
     (folder / TEXTS).write_bytes(gzip.compress(json.dumps(texts).encode(), mtime=0))
 
 
@@ -52,7 +52,7 @@ def stand_in(path: str, folder: Path) -> ctypes.CDLL:
             kernel = texts[code_name(ctypes.string_at(image, size))]
             blocks = dict[str, Any]()  # pointers of a call lie in one arena: what is checked is that an access stays in its block
             given = [_argument(library, values[at], type_, blocks) for at, type_ in enumerate(kernel["types"])]
-            with interpreted.Checked(blocks, [], list(blocks)):
+            with interpreted.Checked(blocks, [], list(blocks), kernel["maps"]):
                 interpreted.load(kernel["text"])[tuple(grid[axis] for axis in range(3))](*given)
         except Exception as error:  # through C there is no other way to tell
             print(f"the stand-in: {error!r:.2000}", file=sys.stderr)

@@ -40,13 +40,15 @@ def check(job: Job, report: Report) -> None:
 
 
 class _Memory:
-    """Buffers as large as the largest size needs, for all launches: random bf16 or f32 of the same bits, results, scratch."""
+    """Buffers as large as the largest size needs, for all launches: random bf16 or f32 of the same bits, results, scratch, tensor maps."""
 
     def __init__(self, gpu: Gpu, sizes: Mapping[str, int]) -> None:
         # f32 with zeros in the lower half is bf16 in the upper one: both kinds of products get ordinary numbers.
         some = (np.random.default_rng(0).standard_normal(1 << 20, np.float32).view(np.uint32) & 0xFFFF0000) | 0x3F80
         content = np.resize(some, -(-max(sizes["a0"], sizes["a1"]) // 4))
-        self.buffers = {name: Buffer(gpu, content if name[0] == "a" else None, sizes[name]) for name in ("a0", "a1", "r0", "scratch")}
+        self.buffers = {
+            name: Buffer(gpu, content if name[0] == "a" else None, sizes[name]) for name in ("a0", "a1", "r0", "scratch", "maps")
+        }
 
     def __getitem__(self, name: str) -> Buffer:
         return self.buffers[name]
@@ -64,7 +66,7 @@ def _time(gpu: Gpu, job: Job, launch: Mapping[str, Any], kernels: Mapping[str, A
         c_uint64(memory[name].address) if name in memory.buffers else (c_uint64 if size == 8 else c_uint32)(launch["sizes"][name])
         for name, size in kernel["parameters"]
     ]
-    values += [c_uint64(0), c_uint64(0)]
+    values += [c_uint64(memory["maps"].address if facts["scratch"] else 0), c_uint64(0)]
     first, *others = launch["grid"]
     grid = [min(first, gpu.sms) if launch["persistent"] else first, *others]
     zeroed = memory["scratch"].address, launch["zeroed"]

@@ -6,13 +6,14 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from math import isinf
+from math import isinf, prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import disc
+from disc.codegen.cuda.maps import MAP_BYTES
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_model import seconds
 from disc.speculation.block_trees import ALONG_K, BASE, FAST, HALF, KINDS, every_leaf, packaged_trees
@@ -31,7 +32,7 @@ def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) ->
     """Writes the listing of launches and the schedules' code, all kinds of products, or one on the stand-in. Returns these kinds."""
     sizes = TINY if tiny else measured_sizes()
     versions, points = dict[str, Any](), list[dict[str, Any]]()
-    most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}
+    most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64, "maps": 64}
     wanted = KINDS[:1] if tiny else tuple(FAMILIES[architecture])
     for kind in wanted:
         kernel = _kernel(kind, architecture, TINY_FAMILY if tiny else None)
@@ -93,6 +94,7 @@ def _launches(kernel: Any, own: dict[str, Any], sizes: dict[str, int], most: dic
             most["scratch"] = max(most["scratch"], version.scratch.bytes.evaluate(sizes))
             zeroed = version.scratch.zeroed.evaluate(sizes)
         grid = [dim.evaluate(sizes) for dim in version.grid]
+        most["maps"] = max(most["maps"], MAP_BYTES * version.maps * prod(grid))
         numbers = {f"n_{name}": number for name, number in sizes.items()}
         yield {
             "schedule": str(schedules[version.schedule]), "key": key, "grid": grid, "persistent": version.persistent, "sizes": numbers,

@@ -20,6 +20,7 @@ from disc.artifact.file import write_bytes
 from disc.codegen.cuda import cubin
 from disc.codegen.cuda.cubin import Cubin, from_bytes, parameters, resources, to_bytes
 from disc.codegen.cuda.kernel import DeviceVersion
+from disc.codegen.cuda.maps import FIRST_ARCHITECTURE, MAP_BYTES
 from disc.codegen.cuda.names import NAME
 from disc.errors import CompilerBug, TargetError, how_to_install
 from disc.ir.python_source import PARSING
@@ -158,6 +159,9 @@ def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:
     sizes = [each.size for each in version.parameters]
     if [size for _, size in found.parameters] != [*sizes, 8, 8]:
         raise CompilerBug(f"the code for sm_{architecture} takes parameters of {found.parameters}, the kernel has {version.parameters}")
+    scratch = MAP_BYTES * version.maps if architecture >= FIRST_ARCHITECTURE else 0
+    if (found.scratch, facts.global_scratch_align <= MAP_BYTES) != (scratch, True):
+        raise CompilerBug(f"the code for sm_{architecture} takes {found.scratch} bytes of global scratch memory for a block, not {scratch}")
     if found.shared > gpu.shared_block:
         raise CompilerBug(f"a block needs {found.shared} bytes of shared memory, sm_{architecture} has {gpu.shared_block}\n{version.text}")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_tree, attention_versions
 from disc.codegen.cuda.factors import TENSOR
-from disc.codegen.cuda.gemm import has_library_product, product_tree, product_versions
+from disc.codegen.cuda.gemm import has_library_product, may_have_maps, product_tree, product_versions
 from disc.codegen.cuda.grouped import GROUPED
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceKernel
 from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
@@ -84,6 +84,11 @@ def may_have(fusion: Fusion, plan: Plan) -> None:
         case ProductPlan():
             if CUBLASLT in read_tree(plan).schedules and not has_library_product(fusion):
                 raise IllegalPlan("schedules", f"{CUBLASLT} has products of matrices with nothing, or a bias, behind them")
+            if not may_have_maps(fusion, read_tree(plan).schedules):
+                raise IllegalPlan(
+                    "schedules",
+                    "tensor maps load matrices in memory whose rows may be multiples of 16 bytes; of a batch, no persistent ones do",
+                )
             _check_precision(plan.precision)
         case AttentionPlan():
             read_blocks(plan)

@@ -5,13 +5,14 @@ A convolution is the same product, its operand the patches of the image, which a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
 from disc.codegen.cuda.factors import TENSOR, bind_lanes, common_element, factor, only_at, zero
 from disc.codegen.cuda.joins import Join
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion, emit_version
+from disc.codegen.cuda.maps import FACTORS, make_maps, may_map
 from disc.codegen.cuda.products import library_product
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
@@ -24,7 +25,7 @@ from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, LibrarySchedule
+from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, LibrarySchedule, ProductSchedule
 from disc.speculation.block_trees import ALONG_K, FAST, HALF, BlockTree, one_schedule
 from disc.speculation.guards import ALWAYS, Aligned, AtLeast, Guard, all_of
 from disc.targets.cuda_thresholds import KERNELS
@@ -59,9 +60,13 @@ def product_versions(
         sure = sure and truth is Truth.YES
         if truth is Truth.NO:
             continue
-        guard = all_of(wide_loads if truth is Truth.YES else (*wide_loads, few))
+        guards = [*wide_loads, *([] if truth is Truth.YES else [few])]
+        if schedule.mapped and AtLeast(1, c.k).implied_by(space.env) is not Truth.YES:  # a map is of at least one element
+            guards.append(AtLeast(1, c.k))
+            sure = False
+        guard = all_of(guards)
         versions.append(replace(product.version(symbols, guard), schedule=number))
-    if not sure:  # the tree may choose parts where there is no scratch for them
+    if not sure:  # the tree may choose parts where there is no scratch for them, or maps of nothing
         versions.append(_Product(fusion, plain, precision, False).version(symbols, all_of(wide_loads)))
     if divides and wide:
         versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
@@ -84,7 +89,15 @@ def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str)
     tree = trees[along if along in trees and _lies_along_k(space, c) else kind]
     if not has_library_product(fusion):
         tree = tree.without_library()
+    tree = tree.without_maps(lambda each: may_map(fusion, space, c, each))
     return tree.prune({number: size.const for number, size in enumerate((c.m, c.n, c.k, c.batch)) if size.is_const})
+
+
+def may_have_maps(fusion: Fusion, schedules: Iterable[ProductSchedule]) -> bool:
+    """Whether the schedules that load by tensor maps can load the factors of a compute fusion."""
+    space = fusion.space()
+    c = read_contraction(space, check_single_dot(fusion.body), channels_inside=True)
+    return all(isinstance(each, LibrarySchedule) or may_map(fusion, space, c, each) for each in schedules)
 
 
 def has_library_product(fusion: Fusion) -> bool:
@@ -116,7 +129,7 @@ def _lies_along_k(space: IndexSpace, c: Contraction) -> bool:
 def _without_parts(tree: BlockTree) -> BlockSchedule:
     """The schedule of a version for any size."""
     found = next((each for each in tree.blocks if each.parts == 1 and each.rows >= 64), tree.blocks[0])
-    return replace(found, parts=1, persistent=False)
+    return replace(found, parts=1, persistent=False, mapped=False)
 
 
 def _on_tensor_cores(c: Contraction) -> bool:
@@ -144,7 +157,7 @@ class _Product:
         return emit_version(
             self.fusion.body, self.space, symbols, f"[{block.rows}, {block.columns}]", self._emit, (self.tiles * block.parts,),
             block.warps, guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
-            persistent=block.persistent,
+            persistent=block.persistent, maps=FACTORS if block.mapped else 0,
         )  # fmt: skip
 
     def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
@@ -182,7 +195,7 @@ class _Product:
         if block.streams:
             self._stream(e, row, begin, end)
         else:
-            self._tensor(e, begin, end)
+            self._tensor(e, (row, column), begin, end)
         if not part:
             self._store(e, results, "sums", column)
             return
@@ -231,19 +244,23 @@ class _Product:
                 raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the product of its fusion")
             e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
 
-    def _tensor(self, e: Emitter, begin: str, end: str) -> None:
-        """Sums of products of whole blocks, in `sums`."""
+    def _tensor(self, e: Emitter, place: tuple[str, str], begin: str, end: str) -> None:
+        """Sums of products of whole blocks, in `sums`. place: the first row and the first column."""
         w, block = e.w, self.block
+        narrow = common_element(self.c.left, self.c.right)
+        maps = make_maps(e, self.fusion, self.c, block) if block.mapped else None
         w.statement(f"sums = tl.zeros([{block.rows}, {block.columns}], tl.float32)")
         with w.block(f"for step in range({begin}, {end}, {block.depth}):") as scope:
             factors: list[str] = []
-            narrow = common_element(self.c.left, self.c.right)
-            for operand, symbol, free, lanes, axis in (
-                (self.c.left, "gk", "gm", "[None, :]", 1),
-                (self.c.right, "gk1", "gn", "[:, None]", 0),
+            for number, (operand, symbol, free, lanes) in enumerate(
+                ((self.c.left, "gk", "gm", "[None, :]"), (self.c.right, "gk1", "gn", "[:, None]"))
             ):
-                self._lanes(e, symbol, f"step + tl.arange(0, {block.depth}){lanes}", axis, self.c.k, block.depth, scope)
-                shape = (block.rows, block.depth) if axis else (block.depth, block.columns)
+                if maps is not None:
+                    found = w.let(maps[number].load(place[number], "step"))
+                    factors.append(found if maps[number].turned == bool(number) else w.let(f"tl.trans({found})"))
+                    continue
+                self._lanes(e, symbol, f"step + tl.arange(0, {block.depth}){lanes}", 1 - number, self.c.k, block.depth, scope)
+                shape = (block.depth, block.columns) if number else (block.rows, block.depth)
                 factors.append(factor(e, operand, free, symbol, narrow, shape))
             precision = self.precision if narrow == "tl.float32" else "ieee"
             w.statement(f'sums = tl.dot({factors[0]}, {factors[1]}, sums, input_precision="{precision}")')

@@ -52,7 +52,8 @@ class DeviceVersion:
     compiled for, of a kernel with a `DeviceChoice`; None: it runs whatever is chosen. flushes: exp2, and functions of libdevice, may give 0
     where the result is a denormal number. product: of a version that is no code of ours, what the GPU's library computes instead; its text
     is empty then, and its grid m, n and batch. persistent: there need be no more programs than SMs, whatever the grid. ahead: what
-    is launched before it with the same arguments, each behind the one before.
+    is launched before it with the same arguments, each behind the one before. maps: tensor maps that each program makes in global scratch
+    memory, of GPUs that have them.
     """
 
     guard: Guard
@@ -68,6 +69,7 @@ class DeviceVersion:
     product: LibraryProduct | None = None
     persistent: bool = False
     ahead: tuple[DeviceVersion, ...] = ()
+    maps: int = 0
 
     @property
     def key(self) -> str:
@@ -117,6 +119,7 @@ def emit_version(
     faults: bool = False,
     flushes: bool = False,
     persistent: bool = False,
+    maps: int = 0,
 ) -> DeviceVersion:
     """A version whose statements `emit` writes: it gets the emitter, with arguments as leaves and symbols as variables, and the results.
 
@@ -152,8 +155,9 @@ def emit_version(
     helpers = [f"@triton.jit\ndef {name}{text}" for name, text in sorted(w.functions.items())]
     text = "\n".join([*helpers, "@triton.jit", head, *(INDENT + line for line in w.root.lines or ["pass"])]) + "\n"
     return DeviceVersion(
-        guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch, flushes=flushes, persistent=persistent
-    )
+        guard, text, tuple(parameters), grid, warps, stages, tuple(sorted(found.items())), scratch, flushes=flushes, persistent=persistent,
+        maps=maps,
+    )  # fmt: skip
 
 
 def _hints(guard: Guard, pointers: list[str], symbols: tuple[str, ...]) -> dict[str, int]:

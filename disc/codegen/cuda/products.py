@@ -54,7 +54,7 @@ def library_product(fusion: Fusion, space: IndexSpace, c: Contraction, tf32: boo
     elements = {c.left.node.element, c.right.node.element}
     if len(elements) != 1 or not elements <= set(ELEMENTS) or len(body.yields) != 1:
         return None
-    left, right = _factor(fusion, space, c.left, ROW, (c.m, c.k)), _factor(fusion, space, c.right, COLUMN, (c.n, c.k))
+    left, right = factors_in_memory(fusion, space, c)
     at = c.result(BATCH, ROW, COLUMN)
     indices = forward_indices(space, body, c.node, at)
     (root,) = body.yields
@@ -66,6 +66,11 @@ def library_product(fusion: Fusion, space: IndexSpace, c: Contraction, tf32: boo
         return None
     result = _matrices(space, len(body.arguments), root.element, (steps[1], c.n, c.m), steps[0], False)
     return result and LibraryProduct(left, right, result, bias, tf32 and left.element == "f32", (c.m, c.n, c.batch, c.k))
+
+
+def factors_in_memory(fusion: Fusion, space: IndexSpace, c: Contraction) -> tuple[Matrices | None, Matrices | None]:
+    """Where the factors of a product are, whose loops are declared; None for one that does not lie in memory as matrices."""
+    return _factor(fusion, space, c.left, ROW, (c.m, c.k)), _factor(fusion, space, c.right, COLUMN, (c.n, c.k))
 
 
 def _factor(fusion: Fusion, space: IndexSpace, operand: Operand, free: Dim, sizes: tuple[Dim, Dim]) -> Matrices | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from disc.codegen.plan.contraction import Contraction, declare, forward_indices, trace_views
+from disc.codegen.plan.contraction import Contraction, Operand, declare, forward_indices, trace_views
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear, terms_of
 from disc.ir.graph import Body
 from disc.ir.weights import ELEMENT_BYTES
@@ -31,19 +31,33 @@ def guards_of(space: IndexSpace, tensors: Iterable[tuple[Dim, str]]) -> tuple[Di
     return tuple(sorted(found, key=str))
 
 
+def whole_lines(space: IndexSpace, c: Contraction) -> bool:
+    """Whether `vector_guards` sees to it that rows of both factors, whose loops are declared, begin at multiples of 16 bytes."""
+    return all(
+        (found := _source(space, operand, free)) is not None and _needed(space, found[0], BYTES // ELEMENT_BYTES[found[1]]) is not None
+        for operand, free in ((c.left, "gm"), (c.right, "gn"))
+    )
+
+
 def _tensors(space: IndexSpace, body: Body, c: Contraction) -> Iterator[tuple[Dim, str]]:
     """(offset of the element at the loops' position, element) of each tensor that the loops of a product go over, which are declared."""
     declare(space, c)
-    batch, row, column, depth = (Dim.symbol(name) for name in ("gb", "gm", "gn", "gk"))
-    for operand, free in ((c.left, row), (c.right, column)):
-        found = trace_views(space, operand.node, operand.locate(batch, free, depth)[0])
+    batch, row, column = (Dim.symbol(name) for name in ("gb", "gm", "gn"))
+    for operand, free in ((c.left, "gm"), (c.right, "gn")):
+        found = _source(space, operand, free)
         if found is not None:
-            yield found[1], found[0].element
+            yield found
     at = c.result(batch, row, column)
     indices = forward_indices(space, body, c.node, at)
     for root in body.yields:
         if root in indices:
             yield space.linear(indices[root], root.dims), root.element
+
+
+def _source(space: IndexSpace, operand: Operand, free: str) -> tuple[Dim, str] | None:
+    """The same of the tensor that a factor is a view of. free: its rows or columns."""
+    found = trace_views(space, operand.node, operand.locate(*(Dim.symbol(name) for name in ("gb", free, "gk")))[0])
+    return None if found is None else (found[1], found[0].element)
 
 
 def _needed(space: IndexSpace, offset: Dim, number: int) -> list[Divides] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_k_is_split_where_the_parts_have_scratch() -> None:
     split = BlockSchedule(16, 64, 128, 4, 4, parts=4)
     times = [seconds(split, Point(16, 64, 512, batch, 132, False), GPUS[0], HALF) for batch in (256, 257)]
     assert times[0] < math.inf == times[1]
+
+
+def test_maps_take_time_to_make_and_spare_instructions() -> None:
+    """Where k is long they are the faster ones, where a program has a step or two the slower; persistent programs make them once."""
+    gpu = next(gpu for gpu in GPUS if gpu.architecture == 90)
+    plain = BlockSchedule(128, 128, 64, 8, 4)
+    for each in (plain, replace(plain, persistent=True)):
+        short, long = (Point(8192, 8192, k, 1, gpu.sms, False) for k in (64, 16384))
+        mapped = replace(each, mapped=True)
+        assert seconds(mapped, short, gpu, HALF) > seconds(each, short, gpu, HALF)
+        assert 0.95 * seconds(each, long, gpu, HALF) < seconds(mapped, long, gpu, HALF) < seconds(each, long, gpu, HALF)
+    assert seconds(mapped, short, gpu, HALF) < seconds(replace(mapped, persistent=False), short, gpu, HALF)
 
 
 @pytest.mark.parametrize("number", range(len(GPUS)))

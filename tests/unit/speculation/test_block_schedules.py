@@ -16,6 +16,7 @@ from disc.speculation.block_fit import (
     CORRECTED_TOP,
     FEW_TOP,
     TOP,
+    UNSURE,
     Measured,
     fit_attention,
     fit_to_model,
@@ -25,6 +26,7 @@ from disc.speculation.block_fit import (
 from disc.speculation.block_model import element_bytes
 from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, read_attention_block, read_schedule
 from disc.speculation.block_trees import (
+    ALONG_K,
     FAST,
     HALF,
     KINDS,
@@ -52,12 +54,14 @@ def test_texts_are_read_back() -> None:
     assert [read_schedule(str(each)) for each in ALL] == list(ALL)
     assert str(BlockSchedule(16, 64, 128, 4, 4, parts=8)) == "16x64x128+w4+s4+g8/8"
     assert read_schedule("128x256x64+w8+s3+g8+p+h2") == BlockSchedule(128, 256, 64, 8, 3, halves=2, persistent=True)
+    assert str(BlockSchedule(128, 128, 64, 8, 4, halves=2, persistent=True, mapped=True)) == "128x128x64+w8+s4+g8+t+p+h2"
+    assert BlockSchedule(64, 64, 64, 4, 4, mapped=True).describe().endswith("4 stages, by TMA")
 
 
 @pytest.mark.parametrize("text", ["", "16x64", "12x64x32+w4+s3+g8", "64x64x32+w3+s3+g8", "64x64x32+w4+s0+g8", "64x16x32+w4+s3+g8+h2", "8x32x64+w4+s3+g8+h2",
-                                  "8x32x64+w4+s3+g8+p", "64x64x32+w4+s3+g8+p/2"])  # fmt: skip
+                                  "8x32x64+w4+s3+g8+p", "64x64x32+w4+s3+g8+p/2", "8x32x64+w4+s3+g8+t", "64x512x32+w8+s3+g8+t"])  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"schedule|blocks|warps|halves|stored at once"):
+    with pytest.raises(ValueError, match=r"schedule|blocks|warps|halves|stored at once|tensor maps"):
         read_schedule(text)
 
 
@@ -70,7 +74,7 @@ def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None
         above, below = (tree.prune({0: m}) for m in (FEW_ROWS + 1, FEW_ROWS))
         assert not any(each.streams for each in above.blocks) and len(above.blocks) <= (CORRECTED_TOP if tree.measured else TOP)
         assert any(each.streams for each in below.blocks) or kind in (HALF, FAST), "in f32 they are by far the faster ones"
-        assert not any(each.persistent for each in tree.blocks), "only times may say that they are faster"
+        assert not any(each.persistent or each.mapped for each in tree.blocks), "only times may say that they are faster"
         layer = tree.prune({FEATURES.index("n"): 4096, FEATURES.index("k"): 4096, FEATURES.index("batch"): 1})
         chosen = layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))]
         assert isinstance(chosen, BlockSchedule) and chosen.rows <= 64
@@ -117,16 +121,35 @@ def test_a_tree_of_attention_is_that_of_the_model() -> None:
     assert fit_attention(gpu, HALF, 64).tree == attention_trees(90)[HALF, 64]
 
 
+def test_maps_are_as_far_off_the_model_as_plain_loads() -> None:
+    """Until there are times: by the same blocks, with a margin."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == 90), read_times(DATA, 90)
+    assert times is not None
+    for kind in (HALF, ALONG_K[FAST]):
+        family, measured = FAMILIES[90][kind], Measured(times, gpu, kind)
+        factors = measured.corrections(measured.points)
+        mapped = [each for each in family if each.mapped]
+        assert mapped and not any(measured.measured[family.index(each)] for each in mapped)
+        for each in mapped:
+            plain = replace(each, mapped=False)
+            if not each.persistent:
+                assert np.allclose(factors[:, family.index(each)], UNSURE * factors[:, family.index(plain)], rtol=0, atol=2e-6)
+
+
 def test_new_schedules_are_taken_where_times_say_so() -> None:
-    """Persistent ones by times alone; those of few rows as the model has them, until there are times, which then count."""
+    """Persistent ones by times alone, and those by tensor maps; those of few rows as the model has them, until there are times, which then
+    count."""
     gpu, times = next(gpu for gpu in GPUS if gpu.architecture == 90), read_times(DATA, 90)
     assert times is not None
     own = [each for each in times["points"] if each["kind"] == HALF]
-    new = {str(each): each for each in FAMILIES[90][HALF] if each.streams or each.persistent}
-    for schedule, least, most in (("128x128x64+w8+s4+g8+p", 1024, 1 << 20), ("1x64x64+w4+s1+g8", 1, 1)):
+    new = {str(each): each for each in FAMILIES[90][HALF] if each.streams or each.persistent or each.mapped}
+    for schedule, least, most in (
+        ("128x128x64+w8+s4+g8+p", 1024, 1 << 20), ("128x256x64+w8+s3+g8+t+p+h2", 1024, 1 << 20), ("64x128x128+w4+s4+g8+t", 64, 1 << 20),
+        ("1x64x64+w4+s1+g8", 1, 1),
+    ):  # fmt: skip
         points = [
             {**each, "times": {**each["times"], schedule: min(each["times"].values()) * (0.7 if least <= each["m"] <= most else 1.5)}}
-            if new[schedule].persistent or each["m"] <= FEW_ROWS
+            if not new[schedule].streams or each["m"] <= FEW_ROWS
             else each
             for each in own
         ]

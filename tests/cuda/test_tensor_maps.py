@@ -1,0 +1,113 @@
+"""Which products are loaded by tensor maps (TMA), and under which guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from test_library_products import BRAIN, DOUBLE, HALF, compute
+
+from disc.codegen.cuda.emission import emit_device, may_have
+from disc.codegen.cuda.gemm import may_have_maps, product_tree
+from disc.codegen.cuda.plans import product_plan
+from disc.codegen.plan.text import IllegalPlan
+from disc.speculation.block_families import ANY_PRODUCT
+from disc.speculation.block_schedules import CUBLASLT, BlockSchedule
+from disc.speculation.block_trees import BASE, SINGLE, BlockTree, every_leaf
+from disc.speculation.guards import ALWAYS
+from disc.speculation.tree import LEAF
+
+PLAIN = BlockSchedule(32, 64, 32, 4, 3)
+MAPPED, PERSISTENT = replace(PLAIN, mapped=True), replace(PLAIN, mapped=True, persistent=True)
+TREE = BlockTree((MAPPED, PLAIN, PERSISTENT), ((0, 5, 1, 2), (LEAF, 0, 0, 0), (0, 9, 3, 4), (LEAF, 1, 0, 0), (LEAF, 2, 0, 0)))
+Case = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], torch.dtype]
+# The maps of both factors, as the text has them, and what the guard asks for besides addresses of multiples of 16 bytes and positions of 32
+# bits. Dims other than 16, 8 and 2 vary.
+TAKEN: dict[str, tuple[Case, tuple[str, str], str]] = {
+    "layer": (
+        (lambda layer, x: layer(x), ((5, 16),), torch.float32),
+        ("a0, [n_S0, 16], [16, 1], [32, 32]", "a1, [24, 16], [16, 1], [64, 32]"),
+        "",
+    ),
+    "product": (
+        (lambda _, x, y: x @ y, ((5, 11), (11, 7)), torch.float32),
+        ("a0, [n_S0, n_S1], [n_S1, 1], [32, 32]", "a1, [n_S1, n_S2], [n_S2, 1], [32, 64]"),
+        "divides(4, S1) and divides(4, S2) and at_least(1, S1)",
+    ),
+    "turned": (
+        (lambda _, x, y: x.mT @ y.mT, ((11, 5), (7, 11)), BRAIN),
+        ("a0, [n_S0, n_S1], [n_S1, 1], [32, 32]", "a1, [n_S2, n_S0], [n_S0, 1], [64, 32]"),
+        "divides(8, S0) and divides(8, S1) and divides(8, S2) and at_least(1, S0)",
+    ),
+    "heads": (
+        (lambda _, x, y: x @ y, ((3, 8, 5, 16), (3, 8, 16, 7)), HALF),
+        ("[n_S1, 16], [16, 1], [32, 32]", "[16, n_S2], [n_S2, 1], [32, 64]"),
+        "divides(8, S2)",
+    ),
+}  # fmt: skip
+REFUSED: dict[str, Case] = {
+    "rows of 4 bytes": (lambda _, x, y: x @ y, ((5, 2), (2, 8)), BRAIN),
+    "one row for all": (lambda _, x, y: x[:1].expand(5, 16) @ y, ((2, 16), (16, 8)), torch.float32),
+    "a convolution": (lambda _, x, y: torch.nn.functional.conv1d(x, y, padding=1), ((1, 8, 11), (16, 8, 3)), torch.float32),
+    "a slice": (lambda _, x, y: x[:, 1:] @ y[1:], ((5, 11), (11, 8)), torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_maps(name: str) -> None:
+    (function, shapes, element), maps, wanted = TAKEN[name]
+    work, target = compute(function, *shapes, element=element)
+    versions = emit_device(work, product_plan(every_leaf((MAPPED, ANY_PRODUCT)), SINGLE), target).versions
+    (mapped,) = (each for each in versions if each.maps)
+    assert mapped.maps == 2 == mapped.text.count("tl.make_tensor_descriptor(") and mapped.schedule == 0
+    assert all(each in mapped.text for each in maps), mapped.text
+    loop = mapped.text.partition("for step")[2]
+    assert loop.count(".load([") == 2 and "tl.load(" not in loop.partition("tl.dot")[0], "both factors, and nothing else"
+    asked = [part for part in str(mapped.guard).split(" and ") if not part.startswith(("at_most", "aligned"))]
+    assert " and ".join(asked) == wanted and "aligned(16)" in str(mapped.guard)
+    # Who has a call that the guard refuses gets plain loads, 16 bytes at a time where that is possible.
+    others = [each for each in versions[versions.index(mapped) + 1 :] if each.schedule is None]
+    assert others and not any("make_tensor_descriptor" in each.text for each in others) and others[-1].guard == ALWAYS
+    assert any("aligned(16)" in str(each.guard) for each in others) == ("at_least" in wanted)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_maps_cannot_load(name: str) -> None:
+    """Trees have the same schedules with plain loads in their place."""
+    function, shapes, element = REFUSED[name]
+    work, _ = compute(function, *shapes, element=element)
+    assert not may_have_maps(work, [MAPPED, CUBLASLT]) and may_have_maps(work, [PLAIN, CUBLASLT])
+    with pytest.raises(IllegalPlan, match="tensor maps load matrices in memory"):
+        may_have(work, product_plan(TREE, SINGLE))
+    tree = product_tree(work, dict.fromkeys(BASE, TREE), SINGLE)
+    assert set(tree.schedules) <= {PLAIN, replace(PLAIN, persistent=True)}
+
+
+def test_other_leaves_of_a_tree_stay() -> None:
+    tree = TREE.without_maps(lambda each: each != MAPPED)
+    assert [tree.schedules[tree.choose((m, 8, 8, 1, 132))] for m in (5, 9, 10)] == [PLAIN, PLAIN, PERSISTENT]
+    assert tree.schedules == (PLAIN, PERSISTENT) and TREE.without_maps(lambda _: True) is TREE
+
+
+def test_persistent_programs_of_a_batch_have_none() -> None:
+    """They would make maps for every block."""
+    for shapes, able in ((((5, 11), (11, 7)), True), (((3, 5, 11), (3, 11, 7)), False)):
+        work, _ = compute(lambda _, x, y: x @ y, *shapes)
+        tree = product_tree(work, dict.fromkeys(BASE, TREE), SINGLE)
+        assert (PERSISTENT in tree.schedules) == able and MAPPED in tree.schedules
+        assert tree.prune({}) == tree and may_have_maps(work, tree.schedules) and may_have_maps(work, TREE.schedules) == able
+
+
+def test_elements_that_tensor_cores_do_not_multiply() -> None:
+    work, _ = compute(lambda _, x, y: x @ y, (5, 11), (11, 7), element=DOUBLE)
+    assert product_tree(work, dict.fromkeys(BASE, TREE), SINGLE).schedules == (ANY_PRODUCT,)
+
+
+def test_maps_of_persistent_programs_are_made_once() -> None:
+    work, target = compute(lambda _, x, y: x @ y, (5, 11), (11, 7))
+    versions = emit_device(work, product_plan(every_leaf((PERSISTENT,)), SINGLE), target).versions
+    (mapped,) = (each for each in versions if each.maps)
+    before, _, loop = mapped.text.partition("for tile in")
+    assert before.count("make_tensor_descriptor") == 2 and "make_tensor_descriptor" not in loop
