@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from disc.shapes.algebra import Dim, FloorDiv, Mod, Symbol, content, divide_coefficients, of_terms, parse_dim
+from disc.shapes.algebra import Dim, FloorDiv, Max, Min, Mod, Symbol, content, divide_coefficients, of_terms, parse_dim
 
 NEGATED = {"==": "!=", "!=": "==", "<=": ">", ">": "<=", "<": ">=", ">=": "<"}
 _SIGN = re.compile(r"==|!=|<=|>=|<|>")
@@ -47,6 +47,8 @@ class Comparison:
 
     def normalized(self) -> Comparison:
         """One form of all comparisons with the same meaning: without common factors and negative terms, `>=` for every order."""
+        if (bound := self._as_bound()) is not None:
+            return bound.normalized()
         order = self.at_least()
         difference = self.left - self.right if order is None else order[0] - order[1]
         constant = difference.constant_term
@@ -65,6 +67,18 @@ class Comparison:
         if less == 0:
             return Comparison(sign, more, Dim.of(-constant))
         return Comparison(sign, more + max(constant, 0), less - min(constant, 0))
+
+    def _as_bound(self) -> Comparison | None:
+        """`n <= 4` for `min(n, 4) == n`, which says no more, and the like."""
+        if self.sign not in ("==", "!="):
+            return None
+        for extreme, operand in ((self.left, self.right), (self.right, self.left)):
+            atom = extreme.sole_atom
+            if isinstance(atom, Min | Max) and operand in (atom.left, atom.right):
+                other = atom.right if operand == atom.left else atom.left
+                bound = Comparison("<=" if isinstance(atom, Min) else ">=", operand, other)
+                return bound if self.sign == "==" else bound.negated()
+        return None
 
     def at_least(self) -> tuple[Dim, Dim] | None:
         """(greater, smaller) of an order, as `greater >= smaller`; None for == and !=."""

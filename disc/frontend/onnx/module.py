@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -20,6 +21,8 @@ from disc.frontend.onnx.values import Constant, Narrow, Sizes, Value
 from disc.frontend.onnx.values import Sequence as ValueSequence
 
 Results = torch.Tensor | tuple[torch.Tensor, ...]
+_WRITTEN = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+_FEW = 16  # numbers of a file that are all written into kernels
 
 
 class OnnxModule(torch.nn.Module):
@@ -38,7 +41,11 @@ class OnnxModule(torch.nn.Module):
         known: Values = {**self.graph.constants, **{name: each.value() for name, each in model.weights.items()}, **(empty or {})}
         self._steps = self._folded(known)
         read = set(self.graph.outputs).union(*(step.reads() for step in self._steps))
-        self._known = self._registered({name: value for name, value in known.items() if name in read})
+        known = {name: value for name, value in known.items() if name in read}
+        literals = _literals(known.values())
+        self._known = self._registered(known)
+        kept = [each for each in self._known.values() if isinstance(each, Constant) and _bits(each) in literals]
+        self._literals = {each.buffer: each.data.item() for each in kept}
         signature = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in self.inputs]
         self.forward = self._forward(inspect.Signature(signature))
 
@@ -110,6 +117,8 @@ class OnnxModule(torch.nn.Module):
                     torch._check(first.setdefault(dim, size) == size)
 
     def _materialized(self, constant: Constant) -> torch.Tensor:
+        if constant.buffer in self._literals:
+            return torch.full(constant.data.shape, self._literals[constant.buffer], dtype=constant.data.dtype)
         return getattr(self, constant.buffer) if constant.buffer is not None else constant.data
 
     def _results(self, name: str, value: Value) -> list[torch.Tensor]:
@@ -125,6 +134,22 @@ class OnnxModule(torch.nn.Module):
         if isinstance(value, Sizes):
             return [value.tensor()]
         raise UnsupportedOpError([UnsupportedOp(f"output '{printable(name)}'", "it is an empty optional; results are tensors")])
+
+
+def _literals(values: Iterable[Value]) -> frozenset[object]:
+    """The single numbers that are no weights: all where a file has few, else those that stand in it more than once, as those of layers do.
+    Kernels with a number within are simplified by it, but are others than those with the scale, say, of another quantized layer."""
+    counts = Counter(_bits(each) for each in values if isinstance(each, Constant))
+    del counts[None]
+    return frozenset(counts) if len(counts) <= _FEW else frozenset(bits for bits, count in counts.items() if count > 1)
+
+
+def _bits(constant: Constant) -> object:
+    """What tells a number from another one; None for other tensors."""
+    data = constant.data
+    if data.numel() != 1 or data.dtype not in _WRITTEN:
+        return None
+    return data.dtype, bytes(data.reshape(1).view(torch.uint8).tolist())
 
 
 def identifiers(names: Iterable[str]) -> list[str]:

@@ -191,6 +191,32 @@ def test_external_data_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check(disc.compile(path), plain, x)
 
 
+SCALED = """
+scaled (float[n, 8] x) => (float[n, 8] y) {
+  half = Constant <value: tensor = float {0.5}> ()
+  h = MatMul (x, w)
+  scaled = Mul (h, half)
+  least = Max (scaled, zero)
+  y = Mul (least, gain)
+}"""
+
+
+def test_numbers_are_written_into_kernels(tmp_path: Path) -> None:
+    """Constants and initializers of one element; other weights stay data. Of many different ones, those that stand there more than once."""
+    weights = {"w": normal(8, 8), "zero": np.float32(0.0), "gain": np.float32(3.0).reshape(1)}
+    model = save(SCALED, tmp_path / "model.onnx", weights)
+    compiled = disc.compile(tmp_path / "model.onnx")
+    check(compiled, model, normal(5, 8))
+    assert "input    f32[]" not in str(compiled.explain()) and "input    f32[1]" not in str(compiled.explain())
+    products = "\n".join(f"  m{i + 1} = Mul (m{i}, s{i})" for i in range(20))
+    many = f"f (float[n, 8] m0) => (float[n, 8] y) {{\n{products}\n  p = Mul (m20, same)\n  y = Mul (p, equal)\n}}"
+    numbers = {f"s{i}": np.float32(1 + i / 16) for i in range(20)} | {"same": np.float32(0.3), "equal": np.float32(0.3)}
+    model = save(many, tmp_path / "many.onnx", numbers)
+    compiled = disc.compile(tmp_path / "many.onnx")
+    check(compiled, model, normal(5, 8))
+    assert str(compiled.explain()).count("input    f32[]") == 20
+
+
 MICROSOFT = """
 fused (float[b, t, 16] x, float[b, t, 16] skip) => (float[b, t, 16] y, float[b, t, 16] rotated, float[b, t, 8] product) {
   gelu = com.microsoft.BiasGelu (x, bias)

@@ -33,7 +33,8 @@ def test_the_one_form_says_the_same(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "form"),
-    [("a + 2 > b + 5", "a >= b + 4"), ("3 * a < 10", "3 >= a"), ("4 * mod(a, 2) == 0", "mod(a, 2) == 0"), ("5 == a", "a == 5"), ("0 - a != b - 7", "a + b != 7")],
+    [("a + 2 > b + 5", "a >= b + 4"), ("3 * a < 10", "3 >= a"), ("4 * mod(a, 2) == 0", "mod(a, 2) == 0"), ("5 == a", "a == 5"), ("0 - a != b - 7", "a + b != 7"),
+     ("min(a, 4) == a", "4 >= a"), ("a == max(b, a)", "a >= b"), ("min(a, b) != b", "b >= a + 1")],
 )  # fmt: skip
 def test_the_one_form(text: str, form: str) -> None:
     sole = parse_condition(text).sole
