@@ -96,10 +96,12 @@ def _behind(x: Tensor, count: int, value: float) -> Tensor:
 
 
 def _total(*logarithms: Tensor) -> Tensor:
-    """log(sum(exp(...))), of nothing -inf."""
-    largest = functools.reduce(torch.maximum, logarithms)
-    finite = torch.where(torch.isinf(largest), 0.0, largest)
-    return torch.log(sum((torch.exp(each - finite) for each in logarithms), torch.zeros_like(finite))) + finite
+    """log(sum(exp(...))), of nothing -inf; its slopes are numbers there, too."""
+    largest = functools.reduce(torch.maximum, logarithms).detach()
+    is_infinite = torch.isinf(largest)
+    finite = torch.where(is_infinite, 0.0, largest)
+    total = sum((torch.exp(each - finite) for each in logarithms), torch.zeros_like(finite))
+    return torch.where(is_infinite, largest, torch.log(torch.where(is_infinite, 1.0, total)) + finite)
 
 
 FORMS: dict[Callable[..., object], Callable[..., object]] = {F.ctc_loss: ctc_loss, torch.ctc_loss: _ctc_loss}

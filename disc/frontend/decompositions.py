@@ -12,9 +12,11 @@ from torch._decomp import core_aten_decompositions, global_decomposition_table
 from disc.frontend import (
     composites,
     convolution_gradients,
+    distance_gradients,
     encoder_layers,
     foreach,
     fractional_pools,
+    grid_gradients,
     grid_samples,
     loss_gradients,
     matrix_functions,
@@ -24,10 +26,12 @@ from disc.frontend import (
     resampling,
     sized_forms,
     special_functions,
+    view_copies,
     windows,
 )
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
+from disc.frontend.layer_formulas import gelu, native_group_norm, native_layer_norm, wide
 from disc.frontend.user_lowerings import lowering_of, registered_table
 
 aten = torch.ops.aten
@@ -39,54 +43,12 @@ PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(global_decompositio
 KEPT = (aten.linear.default, aten.matmul.default, aten.select_scatter.default)
 
 
-def wide(x: Tensor) -> Tensor:
-    """Normalizations and softmax are computed in f32 for 16-bit floats."""
-    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def statistic(value: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
-    """A mean or deviation in the type that eager stores it in: the input's, or f32 where the weights have another type."""
-    return value.to(x.dtype) if weight is None or weight.dtype == x.dtype else value
-
-
-def native_layer_norm(
-    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
-    values = wide(x)
-    mean = values.mean(dims, keepdim=True)
-    centered = values - mean
-    rstd = torch.rsqrt((centered * centered).mean(dims, keepdim=True) + eps)
-    result = centered * rstd
-    if weight is not None:
-        result = result * weight
-    if bias is not None:
-        result = result + bias
-    return result.to(x.dtype), statistic(mean, x, weight), statistic(rstd, x, weight)
-
-
 def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     dims = list(range(x.dim() - len(normalized_shape), x.dim()))
     values = wide(x)
     epsilon = torch.finfo(values.dtype).eps if eps is None else eps
     result = values * torch.rsqrt((values * values).mean(dims, keepdim=True) + epsilon)
     return (result if weight is None else result * weight).to(x.dtype)
-
-
-def native_group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, space: int, group: int, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    grouped = wide(x).reshape(batch, group, channels // group, space)
-    mean = grouped.mean([2, 3], keepdim=True)
-    centered = grouped - mean
-    rstd = torch.rsqrt((centered * centered).mean([2, 3], keepdim=True) + eps)
-    result = (centered * rstd).reshape(x.shape)
-    per_channel = [1, channels, *[1] * (x.dim() - 2)]
-    if weight is not None:
-        result = result * weight.reshape(per_channel)
-    if bias is not None:
-        result = result + bias.reshape(per_channel)
-    return result.to(x.dtype), statistic(mean, x, weight).reshape(batch, group), statistic(rstd, x, weight).reshape(batch, group)
 
 
 def batch_norm_inference(
@@ -139,14 +101,6 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     exponentials = torch.exp(values - torch.where(maximum == -math.inf, 0.0, maximum))
     total = exponentials.sum(dim, keepdim=True)
     return (exponentials / torch.where(total == 0.0, 1.0, total)).to(dtype or x.dtype)
-
-
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    values = wide(x)
-    if approximate == "tanh":
-        inner = math.sqrt(2 / math.pi) * (values + 0.044715 * values * values * values)
-        return (0.5 * values * (1 + torch.tanh(inner))).to(x.dtype)
-    return (0.5 * values * (1 + torch.erf(values * math.sqrt(0.5)))).to(x.dtype)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -376,14 +330,17 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **pool_gradients.TABLE,
     **composites.TABLE,
     **convolution_gradients.TABLE,
+    **distance_gradients.TABLE,
     **loss_gradients.TABLE,
     **encoder_layers.TABLE,
     **matrix_functions.TABLE,
     **multinomials.TABLE,
     **resampling.TABLE,
+    **grid_gradients.TABLE,
     **grid_samples.TABLE,
     **sized_forms.TABLE,
     **special_functions.TABLE,
+    **view_copies.TABLE,
 }
 
 

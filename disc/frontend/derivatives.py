@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import apis, eager_transforms
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, _make_temp_remove_mode_context_manager, make_fx
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -43,7 +46,7 @@ class Derivatives:
     def __init__(self, traced: bool = False, whole: bool = False) -> None:
         self.traced, self.whole = traced, whole
         self.met = self.met_autograd = False
-        self._depth = 0
+        self._depth = 0  # of transforms that are being traced
 
     @contextmanager
     def of_functions(self, model: torch.nn.Module) -> Iterator[None]:
@@ -52,7 +55,8 @@ class Derivatives:
         forms: dict[tuple[object, str], object] = {(eager_transforms, name): wrap(getattr(eager_transforms, name)) for name in _DERIVATIVES}
         if self.traced:
             forms |= {(apis, name): wrap(getattr(apis, name)) for name in _BATCHES}
-            forms[eager_transforms, "_vjp_with_argnums"] = self._pulled_back(eager_transforms._vjp_with_argnums)
+            forms[eager_transforms, "_jvp_with_argnums"] = wrap(_by_pullbacks)
+            forms[eager_transforms, "_vjp_with_argnums"] = self._pulled_back(_VJP)
             # What `hessian` calls. A derivative that is differentiated forwards, or for many outputs at once twice, is computed by code of
             # PyTorch that reads sizes as plain integers.
             forms[eager_transforms, "jacfwd"] = _JACREV
@@ -90,7 +94,13 @@ class Derivatives:
 
     def _outermost(self, real: Function) -> Function:
         def transform(*args: object, **kwargs: object) -> object:
-            return self._inlined(lambda given, named: real(*given, **named), args, kwargs)
+            try:
+                return self._inlined(lambda given, named: real(*given, **named), args, kwargs)
+            except (KeyError, TorchDynamoException):  # of control flow, to which `torch.func` does not apply
+                form = _BY_AUTOGRAD.get(real)
+                if form is None or self._depth:
+                    raise
+                return self._inlined(lambda given, named: form(*given, **named), args, kwargs)
 
         return transform
 
@@ -143,7 +153,7 @@ class Derivatives:
         assert mode is not None
         untold = _make_temp_remove_mode_context_manager(PreDispatchTorchFunctionMode)
         with untold(), _disable_current_modes(), mode, enable_python_dispatcher():
-            module = make_fx(flat)(*tensors)
+            module = make_fx(flat, record_stack_traces=True)(*tensors)
         if repeated:
             _check_draws(module)
         module.graph.eliminate_dead_code()  # among it how PyTorch's tangents find shapes, on another device
@@ -151,7 +161,8 @@ class Derivatives:
             if isinstance(node.args[0], int | float):  # a number that the trace had as a tensor
                 node.target, node.kwargs = aten.scalar_tensor.default, {"dtype": node.meta["val"].dtype}
         module.recompile()
-        results = iter(fx.Interpreter(module).run(*tensors))
+        with preserve_node_meta():  # the lines
+            results = iter(fx.Interpreter(module).run(*tensors))
         return pytree.tree_map(lambda leaf: next(results) if isinstance(leaf, Tensor) else leaf, returned[0])
 
 
@@ -174,6 +185,46 @@ def _gradient(func: Function, argnums: int | tuple[int, ...]) -> Function:
     return derivative
 
 
+def _by_pullbacks(func: Function, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool) -> Any:
+    """`jvp`, as the derivative of the pullback, which is linear: jvp(f, x, t) = vjp(u → vjp(f, x)(u), 0)(t). Where tangents are pushed
+    forwards, beside numbers and tensors that have none, code of PyTorch reads sizes as plain integers."""
+    found: Any = _VJP(func, *primals, has_aux=has_aux)
+    value, pull, *further = found
+    try:
+        tangent = _VJP(pull, pytree.tree_map(torch.zeros_like, value))[1](tuple(tangents))[0]
+    except RuntimeError:  # of an op whose gradient has no gradient
+        return _JVP(func, primals, tangents, argnums, strict=strict, has_aux=has_aux)
+    return (value, tangent, *further)
+
+
+def _grad_and_value(
+    func: Function, argnums: int | tuple[int, ...], has_aux: bool, args: Sequence[object], kwargs: dict[str, object]
+) -> tuple[Any, Any]:
+    """As `torch.func.grad_and_value`, by the autograd of tensors."""
+
+    def variable(leaf: object) -> object:
+        return leaf.detach().requires_grad_() if isinstance(leaf, Tensor) else leaf
+
+    given = list(args)
+    places = [argnums] if isinstance(argnums, int) else list(argnums)
+    for place in places:
+        given[place] = pytree.tree_map(variable, given[place])
+    with torch.enable_grad():
+        found: Any = func(*given, **kwargs)
+        value, aux = found if has_aux else (found, None)
+        leaves, structure = pytree.tree_flatten(given[argnums] if isinstance(argnums, int) else tuple(given[place] for place in places))
+        slopes = pytree.tree_unflatten(list(_AUTOGRAD(value, leaves, materialize_grads=True)), structure)
+    plain, further = value.detach(), pytree.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, aux)
+    return slopes, (plain, further) if has_aux else plain
+
+
+def _grad(func: Function, argnums: int | tuple[int, ...], has_aux: bool, args: Sequence[object], kwargs: dict[str, object]) -> Any:
+    slopes, value = _grad_and_value(func, argnums, has_aux, args, kwargs)
+    return (slopes, value[1]) if has_aux else slopes
+
+
+_AUTOGRAD, _JVP, _VJP = torch.autograd.grad, eager_transforms._jvp_with_argnums, eager_transforms._vjp_with_argnums
+_BY_AUTOGRAD: dict[Function, Function] = {eager_transforms.grad_impl: _grad, eager_transforms.grad_and_value_impl: _grad_and_value}
 _JACREV = eager_transforms.jacrev
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
 
 from disc.errors import DiscError, ExportError, ShapeConstraintError, UnsupportedOp, UnsupportedOpError
-from disc.frontend.locations import user_line
+from disc.frontend.locations import OURS, user_line
 
 DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException, PendingUnbackedSymbolNotFound)
 # What a run without data cannot know.
@@ -45,7 +46,8 @@ LOUD = (
     "torch.fx.experimental.recording",
     "torch.fx.experimental.proxy_tensor",
 )
-LONGEST = 400
+LONGEST, SHORTEST = 400, 120
+FORMS = os.path.join(OURS, "symbolic_forms.py")
 _OF_ITSELF = (
     r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*|See https://github\.com/pytorch/functorch.*"
 )
@@ -111,7 +113,7 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if own is not None:
         return ExportError(f"the model does not accept the example inputs: {_said(own)}")
     if _in_derivative(error):
-        return _refused("torch.func.grad, vjp, jvp or jacrev", DERIVATIVE, error)
+        return _refused(f"torch.func.grad, vjp, jvp or jacrev{_last_call(error)}", f"{DERIVATIVE} ({_shorter(error)})", error)
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
@@ -125,6 +127,20 @@ def _in_derivative(error: Exception) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def _last_call(error: Exception) -> str:
+    """ " of lstm", where that is the function of PyTorch that was called last."""
+    trace, function = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "__torch_function__" and trace.tb_frame.f_code.co_filename == FORMS:
+            function = trace.tb_frame.f_locals.get("func")
+        trace = trace.tb_next
+    return f" of {getattr(function, '__name__', function)}" if function is not None else ""
+
+
+def _shorter(error: Exception) -> str:
+    return f"{type(error).__name__}: {shortened(error)[:SHORTEST]}"
 
 
 def is_violated(error: Exception) -> bool:

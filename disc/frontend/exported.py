@@ -17,6 +17,7 @@ import torch
 import torch._dynamo.config as dynamo_config
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
+from torch._subclasses import FakeTensor
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
@@ -39,7 +40,7 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dense_views import dense_views
 from disc.frontend.derivatives import Derivatives
 from disc.frontend.dialects import load_frontend_dialects
-from disc.frontend.effect_tokens import has_effects, warn_of_prints
+from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
 from disc.frontend.export_errors import DATA_DEPENDENT, DERIVATIVE, error_line, export_error, is_violated, logged_errors, quiet, shortened
@@ -210,13 +211,10 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
         whole = has_complex(program.graph_module) or any(node.target in CONTROL for node in program.graph.nodes)
         try:
             program = _retraced(without_bodies(program), {} if whole else export_table())
-            if whole or has_effects(program.graph):
-                return program, decompose(program.graph_module)
+            return program, decompose(program.graph_module)  # PyTorch keeps gradients that are composite ops, whatever the table says
         except Exception as error:
             _refuse_shared(program, program.graph_signature.buffers)
             raise export_error(error, lambda: None) from error
-    graph = program.graph
-    return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
 
 
 def _retraced(program: ExportedProgram, table: dict[torch._ops.OperatorBase, Callable[..., object]]) -> ExportedProgram:
@@ -512,13 +510,21 @@ def _without_fake_cache() -> AbstractContextManager[object]:
 def _export(model: torch.nn.Module, widening: Widening) -> Exports:
     derivatives = Derivatives()
     try:
-        return _export_known(derivatives, model, widening)
+        made = _export_known(derivatives, model, widening)
+        if not derivatives.met_autograd or not _loses_values(made[0]):
+            return made
     except RecursionError:
         raise
     except Exception:
         if not (derivatives.met or derivatives.met_autograd):
             raise
     return _export_known(Derivatives(traced=True, whole=derivatives.met_autograd), model, widening)
+
+
+def _loses_values(program: ExportedProgram) -> bool:
+    """Whether a graph of control flow has a tensor of its trace for a constant: for what autograd keeps there PyTorch makes no node."""
+    modules = (each for each in program.graph_module.modules() if isinstance(each, fx.GraphModule))
+    return any(isinstance(value, FakeTensor) for each in modules for _, value in constants_by_attribute(each).values())
 
 
 def _export_known(derivatives: Derivatives, model: torch.nn.Module, widening: Widening) -> Exports:
@@ -555,6 +561,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         BranchDemands() as demands,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
+        forms.of_numbers(),
         kept_values(model) as kept,
     ):
         warnings.simplefilter("ignore")

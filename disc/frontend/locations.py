@@ -7,6 +7,7 @@ import os
 import re
 import sys
 
+import numpy as np
 import torch
 from torch import fx
 from torch_mlir import ir
@@ -16,6 +17,7 @@ from disc.ir.source_lines import source_name
 OURS = os.path.dirname(__file__) + os.sep  # its frames run the user's code, or stand for nodes of a file
 ONNX = os.path.join(OURS, "onnx") + os.sep  # such nodes have frames of their own
 TORCH = os.path.dirname(torch.__file__) + os.sep
+NUMPY = (os.path.dirname(np.__file__) + os.sep, "numpy/")  # also of its compiled code
 GENERATED = "<eval_with_key>"  # code that PyTorch made of a graph
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 LAMBDA = 'File "<string>", line 1, in <lambda>'  # which PyTorch writes around a function that it traces
@@ -23,10 +25,10 @@ LAMBDA = 'File "<string>", line 1, in <lambda>'  # which PyTorch writes around a
 
 @functools.lru_cache(maxsize=4096)  # a decomposition's ops share one trace
 def user_line(trace: str | None) -> tuple[str, int] | None:
-    """The innermost frame outside PyTorch itself (the innermost of all when there is none outside), its file by `source_name`."""
+    """The innermost frame outside PyTorch itself and NumPy (the innermost of all when there is none outside), its file by `source_name`."""
     found = FRAME.findall((trace or "").replace(LAMBDA, ""))
     frames = [(path, int(line)) for path, line in found if not path.startswith((OURS, GENERATED))]
-    outside = [frame for frame in frames if not frame[0].startswith(TORCH)]
+    outside = [frame for frame in frames if not frame[0].startswith((TORCH, *NUMPY))]
     path, line = outside[-1] if outside else frames[-1] if frames else ("", 0)
     return (source_name(path), line) if path else None
 
@@ -61,6 +63,6 @@ def frame_text(path: str, line: int) -> str:
 def running_line() -> str:
     """ "file.py:12" of the user's code that runs."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, "<")):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, *NUMPY, "<")):
         frame = frame.f_back
     return frame_text(frame.f_code.co_filename, frame.f_lineno)

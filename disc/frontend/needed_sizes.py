@@ -76,7 +76,7 @@ class DrySession:
         calls = _Calls()
         try:
             # PyTorch's fused attention does not look at all sizes.
-            with quiet(), _restored(self.model), self.mode, torch.no_grad(), sdpa_kernel([SDPBackend.MATH]), calls:
+            with quiet(), _restored(self.model), self.mode, sdpa_kernel([SDPBackend.MATH]), calls:
                 self.model(*args, **kwargs)
         except Exception as error:
             refused = None if isinstance(error, NO_STATIC_ANSWER) else error

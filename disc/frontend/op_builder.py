@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import sympy
 import torch
+from sympy.logic.boolalg import BooleanAtom
 from torch import fx
 from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
@@ -198,6 +199,10 @@ class OpBuilder:
         symbol = sympy.Symbol(name, integer=True)
         operands = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
         words = legible(computed_numbers.words(number), self.places)
+        if not number.args:  # of sizes that something else has fixed
+            value = int(bool(number)) if isinstance(number, BooleanAtom) else int(number)  # pyright: ignore[reportArgumentType]
+            self.bind(self.scalar(value, torch.int64), symbol, words, least=value, most=sympy.Integer(value))
+            return
         sign = computed_numbers.COMPARISONS.get(type(number))
         if sign is not None:
             self.bind(self._truth(sign, *operands), symbol, f"the truth (0 or 1) of {words}", least=0, most=1)

@@ -24,6 +24,7 @@ from disc.frontend.symbols import SymbolError, to_text
 UNBACKED = SymT.UNBACKED_FLOAT
 Number = float | torch.SymInt | torch.SymFloat
 Function = Callable[..., object]
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 class Functions:
@@ -42,6 +43,9 @@ class Functions:
             name: self._number_of(function) for name, function in FUNCTIONS.items()
         }  # fmt: skip
         functions = {(math, name): _where_symbolic(form, getattr(math, name)) for name, form in forms.items()}
+        # What NumPy calls for its function of that name, of an object that is no number to it.
+        methods = {name: _method(forms.get(name, getattr(math, name))) for name in ("sqrt", "log", *FUNCTIONS)}
+        functions |= {(kind, name): method for kind in SYMBOLIC for name, method in methods.items()}
         with (
             replaced(functions),
             converted(model, {} if self.plain else conversions(self._told)),
@@ -86,9 +90,13 @@ def _is_whole(size: sympy.Expr) -> bool:
     return True
 
 
+def _method(form: Function) -> Function:
+    return lambda number: form(number)
+
+
 def _where_symbolic(form: Function, pythons: Function) -> Function:
     def function(*args: object) -> object:
-        return (form if any(isinstance(each, torch.SymInt | torch.SymFloat) for each in args) else pythons)(*args)
+        return (form if any(isinstance(each, SYMBOLIC) for each in args) else pythons)(*args)
 
     return function
 

@@ -9,12 +9,15 @@ from typing import Any
 
 @contextmanager
 def replaced(functions: Mapping[tuple[Any, str], object]) -> Iterator[None]:
-    """Within, an owner's attribute, by (owner, name), is the function that is given for it."""
-    kept = {(owner, name): getattr(owner, name) for owner, name in functions}
+    """Within, an owner's attribute, by (owner, name), is the function that is given for it. It may be one that there is none of."""
+    kept = {(owner, name): getattr(owner, name, None) for owner, name in functions}
     for (owner, name), function in functions.items():
         setattr(owner, name, function)
     try:
         yield
     finally:
         for (owner, name), function in kept.items():
-            setattr(owner, name, function)
+            if function is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)

@@ -10,7 +10,7 @@ import itertools
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import CodeType
 
 import sympy
@@ -24,11 +24,12 @@ from torch._dynamo.variables import builtin as dynamo_builtins
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_along
-from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
+from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager, get_proxy_mode
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import Mod, PythonMod
+from torch.utils._sympy.functions import IntTrueDiv, Mod, PythonMod, ToFloat
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
@@ -45,12 +46,15 @@ from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
+from disc.frontend.replaced import replaced
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
 from disc.frontend.sized_forms import less_by
 from disc.frontend.slices import demands, item
 from disc.frontend.spectrograms import SPECTROGRAMS
 from disc.frontend.tensor_indices import FORMS as INDEX_FORMS
 from disc.frontend.tensor_indices import traced_indices
+from disc.frontend.transformed_layers import FORMS as TRANSFORMED_FORMS
+from disc.frontend.transformed_layers import is_transformed
 from disc.frontend.untraced import untraced
 
 Form = Callable[..., object]
@@ -60,6 +64,7 @@ GENERATOR = (
     "a program has no generator of PyTorch: leave the argument out and call it with seed=, which repeats its draws; "
     'torch.compile(model, backend="disc") draws from the generator'
 )
+PLAIN_NUMBER = "code at {} that takes it for a plain number (functions of torch keep it dynamic)"
 ANY_SIZE = 2  # for a size that depends on data
 
 
@@ -77,7 +82,10 @@ class SymbolicForms(TorchFunctionMode):
         self._known: dict[sympy.Symbol, sympy.Expr] = {}
         self.demanded: list[tuple[sympy.Expr, int, str]] = []
         self._conditions: set[sympy.Symbol] = set()  # fixed by a condition: a weight behind it may need that size, too
+        self._plain: set[sympy.Symbol] = set()  # fixed by code that reads a plain number: no constant made of it is such a weight
         self._numbers = Numbers()
+        self._read: dict[sympy.Symbol, str] = {}  # the line of such code that reads it
+        self._depth = 0  # of calls that are no such code
 
     def __torch_function__(
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
@@ -96,16 +104,55 @@ class SymbolicForms(TorchFunctionMode):
         for size, least in demands(func, args, kwargs):
             if not any(symbol_is_type(each, UNBACKED) for each in size.node.expr.free_symbols):
                 self.demanded.append((size.node.expr, least, running_line()))
-        self._conditions.update(self._record(env.replacements, "a condition in Python at {} or before", lambda symbol: False))
+        self._note_conditions(env)
         given = (args, kwargs)
-        for symbol in self._conditions & _symbols_of(given) if self._conditions else ():
+        suspects = self._conditions | self._plain if _has_parameter(given) else self._conditions
+        for symbol in suspects & _symbols_of(given) if suspects else ():
             if needs_size(form, given, env, symbol):  # as layers check what they were made for (`nn.LSTM`), and models their channels
-                self._conditions.remove(symbol)
+                self._conditions.discard(symbol)
+                self._plain.discard(symbol)
                 del self.fixed[symbol]
-        result = form(*args, **kwargs)
+        with self.elsewhere():
+            result = form(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
-        self._record(env.replacements, f"{name} ({{}})", lambda symbol: needs_size(form, given, env, symbol))
+        read = self._read if not _has_parameter(given) else {}  # what else may need a size that was read is made of it
+        self._record(env.replacements, f"{name} ({{}})", lambda symbol: symbol not in read and needs_size(form, given, env, symbol))
         return result
+
+    def _note_conditions(self, env: ShapeEnv) -> None:
+        self._conditions.update(self._record(env.replacements, "a condition in Python at {} or before", lambda symbol: False))
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Within, what reads sizes is no code of the user's."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @contextmanager
+    def of_numbers(self) -> Iterator[None]:
+        """Within, the line is known at which code of the user's reads a size as a plain number, as `range`, lists and NumPy do."""
+
+        def watched(real: Callable[..., object]) -> Callable[..., object]:
+            def read(node: SymNode, file: str, line: int) -> object:
+                env, read = node.shape_env, node.expr
+                if self._depth or env is None:
+                    return real(node, file, line)
+                self._note_conditions(env)
+                here = running_line()
+                self._read = {**{each: here for each in read.free_symbols if isinstance(each, sympy.Symbol)}, **self._read}
+                result = real(node, file, line)
+                if read.func in (IntTrueDiv, ToFloat) and read.args[0].is_Symbol:  # of a float PyTorch does not note that it fixes the size
+                    env.evaluate_expr(sympy.Eq(read.args[0], env.size_hint(read.args[0])))
+                self._plain.update(self._record(env.replacements, PLAIN_NUMBER, lambda symbol: False))
+                return result
+
+            return read
+
+        with replaced({(SymNode, name): watched(getattr(SymNode, name)) for name in ("guard_int", "guard_float")}):
+            yield
 
     def leave_control_flow(self) -> None:
         """What was fixed where this mode did not see it was fixed by the weights there."""
@@ -132,8 +179,13 @@ class SymbolicForms(TorchFunctionMode):
         place = user_line("".join(traceback.format_stack()[:-2])) if new else None
         found = [symbol for symbol in new if not needed(symbol)]
         line = f"{place[0]}:{place[1]}" if place else "an unknown line"
-        self.fixed.update(dict.fromkeys(found, who.format(line)))
+        for symbol in found:
+            self.fixed[symbol] = PLAIN_NUMBER.format(self._read[symbol]) if symbol in self._read else who.format(line)
         return found
+
+
+def _has_parameter(arguments: object) -> bool:
+    return any(isinstance(leaf, torch.nn.Parameter) for leaf in pytree.tree_leaves(arguments))
 
 
 def _symbols_of(arguments: object) -> set[sympy.Symbol]:
@@ -171,7 +223,8 @@ def graphs_of_control_flow() -> Iterator[None]:
         for code in TRACED:
             reset_code(code)
         with without() as forms, original() as backend, symbolic_config.patch(use_duck_shape=False):  # pyright: ignore[reportAttributeAccessIssue]
-            yield backend
+            with forms.elsewhere() if isinstance(forms, SymbolicForms) else nullcontext():
+                yield backend
             if isinstance(forms, SymbolicForms):
                 forms.leave_control_flow()
 
@@ -357,9 +410,11 @@ MANY_ROWS = 25  # eager measures distances between more rows by a product of mat
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """By the form that eager takes for the sizes of a call; PyTorch's own code takes that of the example."""
     sizes = (x1.shape[-2], x2.shape[-2]) if min(x1.dim(), x2.dim()) > 1 else ()
-    is_dynamic = any(isinstance(size, torch.SymInt) for size in sizes) and torch._C._functorch.peek_interpreter_stack() is None  # pyright: ignore[reportAttributeAccessIssue]
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in sizes)
     if p != 2 or compute_mode != "use_mm_for_euclid_dist_if_necessary" or not is_dynamic or x1.dtype != x2.dtype:
         return torch.cdist(x1, x2, p, compute_mode)
+    if is_differentiated():
+        return torch.cdist(x1, x2, p, "donot_use_mm_for_euclid_dist")  # of which the gradient is eager's for any number of rows
 
     def by_product(a: Tensor, b: Tensor) -> Tensor:
         return torch.cdist(a, b, 2.0, "use_mm_for_euclid_dist")
@@ -368,6 +423,12 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
         return torch.cdist(a, b, 2.0, "donot_use_mm_for_euclid_dist")
 
     return cond(torch.sym_max(*sizes) > MANY_ROWS, by_product, by_difference, (x1, x2))  # pyright: ignore[reportArgumentType]
+
+
+def is_differentiated() -> bool:
+    """Whether the trace is one behind dispatch, or within `torch.func`, where derivatives are taken."""
+    mode = get_proxy_mode()
+    return (mode is not None and not mode.pre_dispatch) or is_transformed()
 
 
 def nbytes(x: Tensor) -> int:
@@ -448,6 +509,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **SIZED_FORMS,
     **ALIGNMENT_FORMS,
     **INDEX_FORMS,
+    **TRANSFORMED_FORMS,
     Tensor.__getitem__: item,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,

@@ -15,13 +15,13 @@ import numpy as np
 from disc.artifact import file as artifact
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_graphs, check_threads, threads_of_environment
-from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError, counted
+from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, ShapeConstraintError, TargetError, counted
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
-from disc.ral.mistakes import PACKED, no_attribute, way_to_a_tensor
+from disc.ral.mistakes import PACKED, no_attribute, way_to_a_tensor, who_fixed
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.torch_profiler import Profiler, find_profiler, ranges
@@ -265,12 +265,16 @@ class Executable:
             call = self._observed
         try:
             return call(inputs, out)
+        except ShapeConstraintError as error:
+            raise self._with_reason(error) from error.__cause__
         except (InputRankError, InputTypeError) as error:
             tensors = self._without_fixed(self._by_position(self._caches.spread(inputs, {})[0]))
             if tensors is inputs:
                 raise self._with_hint(error, inputs) from error.__cause__
         try:
             return call(tensors, out)
+        except ShapeConstraintError as error:
+            raise self._with_reason(error) from error.__cause__
         except (InputRankError, InputTypeError) as error:
             raise self._with_hint(error, tensors) from error.__cause__
 
@@ -341,6 +345,11 @@ class Executable:
         for record in fixed:
             _check_fixed(record, inputs[record["position"]])
         return tuple(value for place, value in enumerate(inputs) if place not in places)
+
+    def _with_reason(self, error: ShapeConstraintError) -> ShapeConstraintError:
+        """The error of a call; where it refuses another size than that which something fixed when it was compiled, it says what."""
+        who = who_fixed(error, self._manifest.get("fixed_dims", ()))
+        return error if who is None else ShapeConstraintError(f"{error} (fixed by {who})")
 
     def _with_hint(self, error: DiscError, inputs: tuple[object, ...]) -> DiscError:
         """The error of a call; where a dtype can be widened, the input is no dense tensor, or the program is for a server, it says how."""

@@ -34,6 +34,15 @@ def no_attribute(name: str) -> str:
     return f'{plain}: it is a compiled program, no module; a module is what torch.compile(model, backend="disc") gives, and disc.hf'
 
 
+def who_fixed(error: DiscError, fixed_dims: Sequence[str]) -> str | None:
+    """Who fixed the dim whose size this error refuses: of the manifest's texts what its own says."""
+    found = re.match(r"input '(.*)' \(argument \d+\): dim (\d+) must be (\d+), got", str(error))
+    if found is None:
+        return None
+    begin = f"dim {found[2]} of input '{found[1]}' is fixed to {found[3]}"
+    return next((text[len(begin) :].lstrip(": ").removeprefix("by ") for text in fixed_dims if text.startswith(begin)), None)
+
+
 def way_to_a_tensor(error: DiscError, inputs: Sequence[object]) -> str | None:
     """What to give in the place of the input that this error names, where that is a list, a text or a tensor that is not dense."""
     place = re.search(r"\(argument (\d+)\)", str(error))

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import nn
 from torch.export import Dim
 
 import disc
-from disc.errors import ShapeConstraintError
+from disc.errors import DiscWarning, ShapeConstraintError
 from disc.frontend.exported import export_module
 from disc.frontend.locations import user_line
 
@@ -156,3 +157,74 @@ def test_what_a_weight_fixes_is_not() -> None:
         export_module(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), (torch.randn(2, 7, 5),))
         export_module(Calls(lambda x: F.max_pool2d(x, 2)), (torch.randn(2, 3, 6, 6),))
         export_module(Calls(lambda x: F.linear(x.flatten(1), torch.ones(5, 18))), (torch.randn(2, 3, 6),), ({0: Dim.AUTO, 2: Dim.AUTO},))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.from_numpy(np.zeros((len(x), 1), np.float32) + 1),
+        lambda x: x + torch.tensor([0.5] * x.shape[0])[:, None],
+        lambda x: x * torch.from_numpy(np.arange(len(x)))[:, None],
+        lambda x: x * torch.from_numpy(np.arange(x.shape[0]).astype(np.float32))[:, None],
+        lambda x: x * torch.tensor(list(range(x.shape[0])))[:, None],
+        lambda x: x.sum(0) + sum(float(i) for i in range(x.size(0))),
+        lambda x: x.sum(0) * float(np.arange(x.shape[0]).mean()),
+        lambda x: x * torch.as_tensor(np.linspace(0, 1, x.shape[0], dtype=np.float32))[:, None],
+        lambda x: x * torch.from_numpy(np.hanning(x.shape[0]).astype(np.float32))[:, None],
+        lambda x: x * np.float32(x.shape[0]),
+        lambda x: x + torch.FloatTensor([0.0] * x.shape[0])[:, None],
+        lambda x: x.sum(0) + torch.tensor(np.array([x.shape[0]], dtype=np.float32)),
+    ],
+)
+def test_a_size_that_python_or_numpy_takes_for_a_number_is_reported_and_checked(function: Callable[..., object]) -> None:
+    place = rf"fixed (to 5 )?by code at test_fixed_dims.py:{function.__code__.co_firstlineno} that takes it for a plain number"
+    with pytest.warns(DiscWarning, match=f"dim 0 of input 'x' is {place}") as found:
+        executable = disc.compile(Calls(function), (torch.randn(5, 6),), options=disc.Options(cache=False))
+    assert len(found) == 1
+    for columns in (6, 9, 1):
+        x = torch.randn(5, columns)
+        torch.testing.assert_close(executable(x), function(x))
+    assert "fixed  dim 0 of input 'x' is fixed to 5 by code at" in str(executable.explain())
+    for rows in (7, 1):
+        with pytest.raises(ShapeConstraintError, match=rf"dim 0 must be 5, got {rows} \({place}"):
+            executable(torch.randn(rows, 6))
+
+
+class Scaled(nn.Module):
+    """A size that code takes for a number, and a weight has, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + sum(range(x.shape[1]))
+
+
+def test_what_a_weight_fixes_is_not_reported() -> None:
+    model = Scaled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executable = disc.compile(model, (torch.randn(5, 6),), options=disc.Options(cache=False))
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(executable(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x.t() / np.sqrt(x.size(-1)),
+        lambda x: x * float(np.sqrt(x.shape[0])),
+        lambda x: x * (1 / np.log(x.size(0) + 1)) + np.exp(-x.shape[1]),
+        lambda x: x * np.prod(x.shape),
+        lambda x: x + np.ceil(x.shape[0] / 3) + np.floor(np.sqrt(x.shape[1])),
+    ],
+)
+def test_functions_of_numpy_keep_sizes_dynamic(function: Callable[..., torch.Tensor]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executable = disc.compile(Calls(function), (torch.randn(5, 6),), options=disc.Options(cache=False))
+    for shape in ((5, 6), (1, 6), (7, 1), (12, 13)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(executable(x), function(x), check_dtype=False)
+    assert not hasattr(torch.SymInt, "sqrt")

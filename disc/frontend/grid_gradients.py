@@ -1,0 +1,120 @@
+"""Gradients of grid_sample of images: of the image by adding up what each place takes, of the grid by the slopes between elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from disc.frontend.eager_strides import Decomposition
+
+aten = torch.ops.aten
+LINEAR, NEAREST, CUBIC = 0, 1, 2
+ZEROS, BORDER, REFLECTION = 0, 1, 2
+_A = -0.75  # of the cubic kernel, as eager has it
+
+
+@dataclass(frozen=True)
+class Tap:
+    """An element that a place takes, along one dim. index: which; inside: whether it is there; weight, slope: how much is taken of it, and
+    by how much that grows with the place."""
+
+    index: Tensor
+    inside: Tensor
+    weight: Tensor
+    slope: Tensor
+
+
+def _clipped(place: Tensor, last: float) -> tuple[Tensor, Tensor]:
+    """At the borders, and the slope, which is 0 there and beyond."""
+    inner = (place > 0) & (place < last)
+    return place.clamp(torch.zeros_like(place), torch.full_like(place, last)), inner.to(place.dtype)
+
+
+def _reflected(place: Tensor, low: float, span: float) -> tuple[Tensor, Tensor]:
+    sign = torch.where(place < low, -1.0, 1.0).to(place.dtype)
+    distance = (place - low).abs()
+    turns = (distance / span).floor()
+    rest = torch.fmod(distance, span)
+    is_even = turns % 2 == 0
+    return torch.where(is_even, rest + low, span - rest + low), torch.where(is_even, sign, -sign)
+
+
+def _kept_inside(place: Tensor, size: int, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
+    """The place that is read for this one, and the slope of that."""
+    if padding == ZEROS:
+        return place, torch.ones_like(place)
+    if padding == BORDER:
+        return _clipped(place, size - 1)
+    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
+    folded, slope = _reflected(place, low, torch.sym_max(span, 1))
+    if align_corners:  # of a single element there is nothing to reflect
+        single = torch.full_like(place, size) <= 1
+        folded, slope = torch.where(single, 0.0, folded), torch.where(single, 0.0, slope)
+    kept, inner = _clipped(folded, size - 1)
+    return kept, slope * inner
+
+
+def _cubic(distance: Tensor, near: bool) -> tuple[Tensor, Tensor]:
+    """The weight at a distance below 1 (near), or from 1 to 2, and its slope."""
+    if near:
+        weight = ((_A + 2) * distance - (_A + 3)) * distance * distance + 1
+        return weight, (3 * (_A + 2) * distance - 2 * (_A + 3)) * distance
+    weight = ((_A * distance - 5 * _A) * distance + 8 * _A) * distance - 4 * _A
+    return weight, (3 * _A * distance - 10 * _A) * distance + 8 * _A
+
+
+def _taps(coordinate: Tensor, size: int, mode: int, padding: int, align_corners: bool) -> list[Tap]:
+    """coordinate: from -1 to 1."""
+    place = (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
+    scale = (size - 1) / 2 if align_corners else size / 2
+
+    def tap(at: Tensor, weight: Tensor, slope: Tensor) -> Tap:
+        inside = (at >= 0) & (at < size)
+        return Tap(torch.where(inside, at, 0.0).to(torch.int64), inside, weight, slope)
+
+    if mode == CUBIC:
+        first, found = place.floor(), list[Tap]()
+        part = place - first
+        for step in (-1, 0, 1, 2):
+            distance = part - step if step <= 0 else step - part
+            weight, slope = _cubic(distance, step in (0, 1))
+            at = _kept_inside(first + step, size, padding, align_corners)[0].round()
+            found.append(tap(at, weight, (slope if step <= 0 else -slope) * scale))
+        return found
+    place, slope = _kept_inside(place, size, padding, align_corners)
+    slope = slope * scale
+    if mode == NEAREST:
+        return [tap(place.round(), torch.ones_like(place), torch.zeros_like(place))]
+    first = place.floor()
+    return [tap(first, first + 1 - place, -slope), tap(first + 1, place - first, slope)]
+
+
+def grid_sampler_2d_backward(
+    gradient: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool, output_mask: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """gradient: [n, c, h, w]; x: the image, [n, c, ...]; grid: [n, h, w, 2]."""
+    batch, channels, height, width = x.shape
+    columns = _taps(grid[..., 0], width, interpolation_mode, padding_mode, align_corners)
+    rows = _taps(grid[..., 1], height, interpolation_mode, padding_mode, align_corners)
+    images = torch.arange(batch).reshape(-1, 1, 1, 1)
+    layers = torch.arange(channels).reshape(1, -1, 1, 1)
+    of_image = torch.zeros_like(x)
+    of_x, of_y = torch.zeros_like(grid[..., 0]), torch.zeros_like(grid[..., 1])
+    for row in rows:
+        for column in columns:
+            inside = (row.inside & column.inside).unsqueeze(1)
+            places = (images, layers, row.index.unsqueeze(1), column.index.unsqueeze(1))
+            if output_mask[0]:
+                weight = (row.weight * column.weight).unsqueeze(1)
+                of_image = of_image.index_put(places, torch.where(inside, gradient * weight, 0.0), accumulate=True)
+            if output_mask[1] and interpolation_mode != NEAREST:
+                taken = torch.where(inside, x[places] * gradient, 0.0).sum(1)
+                of_x = of_x + taken * row.weight * column.slope
+                of_y = of_y + taken * row.slope * column.weight
+    return of_image if output_mask[0] else None, torch.stack((of_x, of_y), -1) if output_mask[1] else None
+
+
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward}
