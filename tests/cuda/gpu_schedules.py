@@ -56,6 +56,11 @@ class Watched(Executor):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.grids: list[tuple[str, int]] = []
+        self.scratch: list[int] = []  # addresses
+
+    def _use_scratch(self, address: int, size: int) -> None:
+        super()._use_scratch(address, size)
+        self.scratch += [address] * (size > 0)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], values: Sequence[int]) -> None:
         self.grids.append((kernel.text, grid[0]))
@@ -103,6 +108,7 @@ def check(path: Path, executor: Watched) -> None:
     check_graphs(exe, module, [given(5, 2, 32772), given(50, 2, 8), given(70, 2, 8), given(1, 1, 32772)], False)
     del exe
     check_forced(path, module)
+    check_scratch(path, executor)
     settle(before)
     assert not executor.errors
 
@@ -113,6 +119,23 @@ def check_forced(path: Path, module: nn.Module) -> None:
     exe: Any = load(path, isa="cuda")
     exe.force_schedule(TREE.schedules.index(PERSISTENT))
     same([np.asarray(each) for each in exe.flat(*(each.numpy() for each in inputs))], eager(module, inputs))
+
+
+def check_scratch(path: Path, executor: Watched) -> None:
+    """Tensor maps of launches of a call lie in one block, which grows: 2 programs, 32, 2 of the same memory."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 64)).eval()
+    x = torch.randn(50, 32)
+    with texts():
+        disc.compile(module, (x,), ({0: DYNAMIC},), ["x86-64-v3", "sm_90"], disc.Options(cache=False)).save(path)
+    exe: Any = load(path)
+    for _ in range(2):
+        executor.taken()
+        executor.scratch.clear()
+        same([each.numpy() for each in exe.flat(*there((x,)))], eager(module, (x,)))
+        assert executor.taken()["maps"] == [2, 32, 2]
+        first, grown, last = executor.scratch
+        assert first != grown == last, executor.scratch
 
 
 def main(driver: str) -> None:

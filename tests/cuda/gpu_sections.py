@@ -1,6 +1,7 @@
 """One artifact for CPUs and GPUs: what its sections hold, and what their host code launches. Prints how many launches were checked.
 
-Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, one that checks indices, and products of groups.
+Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, one that checks indices, products of
+groups, and one by tensor maps.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import disc
 from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
 from disc.codegen.cuda.joins import COUNTERS
+from disc.codegen.cuda.maps import MAP_BYTES
 from disc.errors import TargetError
 from disc.ral.executable import describe
-from disc.speculation.block_trees import ALONG_K, SINGLE, attention_trees, packaged_trees
+from disc.speculation.block_schedules import BlockSchedule
+from disc.speculation.block_trees import ALONG_K, BASE, SINGLE, attention_trees, one_schedule, packaged_trees, write_trees
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -127,6 +130,25 @@ def groups(path: Path) -> int:
     return len(seen.launches)
 
 
+def maps(path: Path) -> int:
+    """A layer whose factors are loaded by tensor maps: its code says how much scratch it needs, and `explain` what it is."""
+    folder = path.parent / "maps"
+    write_trees(folder, 90, dict.fromkeys(BASE, one_schedule(BlockSchedule(64, 64, 64, 4, 4, mapped=True))), "NVIDIA H200")
+    before, os.environ["DISC_CACHE_DIR"] = os.environ.get("DISC_CACHE_DIR"), str(folder)
+    model, example = nn.Linear(128, 256, dtype=torch.bfloat16), (torch.zeros(5, 128, dtype=torch.bfloat16),)
+    disc.compile(model.eval(), example, ({0: torch.export.Dim.DYNAMIC},), ["x86-64-v3", "sm_90"], disc.Options(cache=False)).save(path)
+    if before is None:
+        del os.environ["DISC_CACHE_DIR"]
+    else:
+        os.environ["DISC_CACHE_DIR"] = before
+    seen = check(Section(read_section(path, f"code/{GPUS[90]}")), read_manifest(path, GPUS[90]), [(70, 128)], [2], 90)
+    (launch,) = seen.launches
+    assert (launch.descriptor.scratch, launch.grid) == (2 * MAP_BYTES, (8, 1, 1))
+    text = " ".join(str(describe(path, GPUS[90]).explain()).split())
+    assert "by TMA, by a model and times of an NVIDIA H200" in text and "256 bytes of global memory for each block" in text, text
+    return len(seen.launches)
+
+
 def alone(path: Path) -> None:
     """A program for a GPU that this machine lacks, once compiled and once from the cache: it is read, explained and saved; a call says why not.
     So is the GPU's code of a file that has a CPU's, too."""
@@ -167,4 +189,7 @@ def model(name: str, path: Path) -> int:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.disc"
-        print(sum(model(name, path) for name in sys.argv[1:]) if sys.argv[1:] else kinds(path) + table(path) + groups(path), "launches")
+        print(
+            sum(model(name, path) for name in sys.argv[1:]) if sys.argv[1:] else kinds(path) + table(path) + groups(path) + maps(path),
+            "launches",
+        )
