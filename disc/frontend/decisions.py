@@ -402,18 +402,21 @@ _BITS = (sympy.Integer(0), sympy.Integer(1))
 def guarded_facts(env: ShapeEnv, known: Container[str]) -> list[Found]:
     """What the guards of a graph teach whose caller checks them: facts about the inputs, as `Condition.is_fact` has them.
 
-    known: the symbols that inputs have. Facts with numbers in them are no help.
+    known: the symbols that inputs have. Facts with numbers in them are no help, unless they say what a size is.
     """
     found: list[Found] = []
+    sizes = {str(symbol) for symbol, values in env.var_to_range.items() if values.lower >= 0}
     for each in guards_of(env):
         if isinstance(each, Undecided) or each.layout:
             continue
         condition = _in_known_symbols(each.condition, {str(symbol): value for symbol, value in env.replacements.items()})
         for part in condition.parts():
             sole = part.sole
-            if sole is None or not part.is_fact() or any(name not in known for name in part.symbols()):
+            if sole is None or any(name not in known for name in part.symbols()):
                 continue
-            if sole.sign == "==" or all(side.constant_term == 0 for side in (sole.left, sole.right)):
+            if not part.is_fact():
+                found += map(Decision, part.root() if sizes.issuperset(part.symbols()) else ())
+            elif sole.sign == "==" or all(side.constant_term == 0 for side in (sole.left, sole.right)):
                 found.append(Decision(part))
     return found
 

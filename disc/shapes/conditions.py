@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from disc.shapes.algebra import Dim, FloorDiv, Max, Min, Mod, Symbol, content, divide_coefficients, of_terms, parse_dim
+from disc.shapes.algebra import Dim, FloorDiv, Max, Min, Mod, Symbol, content, divide_coefficients, of_atom, of_terms, parse_dim
 
 NEGATED = {"==": "!=", "!=": "==", "<=": ">", ">": "<=", "<": ">=", ">=": "<"}
 _SIGN = re.compile(r"==|!=|<=|>=|<|>")
@@ -126,6 +126,20 @@ class Condition:
         if sole is None or sole.sign == "!=":
             return False
         return (_is_linear(sole.left) and _is_linear(sole.right)) or (sole.sign == "==" and _is_remainder(sole.left) and sole.right == 0)
+
+    def root(self) -> list[Condition]:
+        """Facts that follow from `x * x == 49` where x is a symbol, or a part of one by a constant (`S0 // 4`), and not negative."""
+        sole = self.sole
+        difference = sole.left - sole.right if sole is not None and sole.sign == "==" else Dim.of(0)
+        powers = (difference - difference.constant_term).monomials
+        if len(powers) != 1 or len(powers[0][1]) != 1:
+            return []
+        (coefficient, ((atom, power),)), number = powers[0], -difference.constant_term
+        root = round(max(number // coefficient, 0) ** (1 / power))
+        left, step = (atom.left, atom.right) if isinstance(atom, FloorDiv) else (of_atom(atom), Dim.of(1))
+        if coefficient * root**power != number or not step.is_const or step.const < 1 or not isinstance(left.sole_atom, Symbol):
+            return []
+        return [Condition.of(">=", left, step * root), Condition.of("<=", left, step * (root + 1) - 1)]
 
     def parts(self) -> list[Condition]:
         """Conditions that hold together exactly when this one does."""

@@ -19,6 +19,7 @@ from disc.codegen.x86.memory import (
     load_alternate,
     load_contiguous,
     load_gather,
+    load_repeated,
     load_reversed,
     load_scalar,
     prefetch,
@@ -29,12 +30,12 @@ from disc.codegen.x86.memory import (
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import ELEMENTWISE
-from disc.shapes import Dim, Truth
+from disc.shapes import Dim, FloorDiv, Truth
 from disc.shapes.recursion import Recursive, run_recursive
 from disc.targets.target import Target
 
 TWO = Dim.of(2)
-_IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
+_IN_LINE = {ONE: load_contiguous, TWO: load_alternate, ONE * -1: load_reversed}  # by elements from lane to lane
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,17 +206,32 @@ class Emitter(Lanes):
         mask = self.combined_mask(variable, predicate)
         form = split_linear(offset, variable.name)
         in_line = form is not None and variable.vector is None and self.b.lane_variable(form[1]) is None
-        if form is not None and in_line and form[0] == TWO and predicate is None:  # under one its first element may lie anywhere
-            return load_alternate(self.b, buffer, self.b.scalar(offset), mask)
-        if form is not None and in_line and form[0] in _IN_LINE:
-            start = self.b.scalar(offset) if predicate is None or not buffer.dims else self._near(buffer, offset)
-            return _IN_LINE[form[0]](self.b, buffer, start, mask)
-        return load_gather(self.b, buffer, self.lane_vector(offset), mask)
+        repeats = self._repeats(offset, variable)
+        if repeats is None and (form is None or not in_line or form[0] not in _IN_LINE):
+            return load_gather(self.b, buffer, self.lane_vector(offset), mask)
+        reach = self.b.lanes * (2 if repeats is None and form is not None and form[0] == TWO else 1)
+        start = self.b.scalar(offset) if predicate is None or not buffer.dims else self._near(buffer, offset, reach - 1)
+        if repeats is not None:
+            return load_repeated(self.b, buffer, start, *repeats, mask)
+        assert form is not None
+        return _IN_LINE[form[0]](self.b, buffer, start, mask)
 
-    def _near(self, buffer: Buffer, offset: Dim) -> str:
-        """The first lane's `offset`, or 0 where no lane lies in the tensor. The CPU takes hundreds of cycles over lanes that are masked off
-        where nothing is mapped, and a predicate that is off leaves an offset anywhere."""
-        b, margin = self.b, self.b.lanes - 1
+    def _repeats(self, offset: Dim, variable: Variable) -> tuple[int, int] | None:
+        """(times, phase) where each element is that of `times` lanes in a row, of the first one `phase` lanes less: (lane + phase) // times."""
+        divided = [term for term in terms_of(offset) if variable.name in term.symbols()]
+        atom = divided[0].sole_atom if len(divided) == 1 else None
+        if not isinstance(atom, FloorDiv) or not variable.aligned or not atom.right.is_const or atom.right.const >= self.b.lanes:
+            return None
+        form, times = split_linear(atom.left, variable.name), atom.right.const
+        if form is None or form[0] != ONE or self.b.lanes % times:
+            return None
+        constant = form[1].constant_term
+        return (times, constant % times) if self.multiple_of(form[1] - constant) % times == 0 else None
+
+    def _near(self, buffer: Buffer, offset: Dim, margin: int) -> str:
+        """The first lane's `offset`, or 0 where no lane, up to `margin` elements away, lies in the tensor. The CPU takes hundreds of cycles
+        over lanes that are masked off where nothing is mapped, and a predicate that is off leaves an offset anywhere."""
+        b = self.b
         env, count = self.space.env, self.space.env.product(buffer.dims)
         lowest, highest = self.space.bounds(offset)
         start = b.scalar(offset)

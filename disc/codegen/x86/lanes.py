@@ -13,7 +13,7 @@ import numpy as np
 
 from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.index import ONE, ZERO, IndexSpace, split_linear
-from disc.shapes import Dim, FloorDiv, Symbol
+from disc.shapes import Dim, FloorDiv, Mod, Symbol
 from disc.shapes.algebra import inner_first, of_atom
 from disc.shapes.recursion import Recursive, run_recursive
 
@@ -210,12 +210,21 @@ class Lanes:
             splat = b.op(f"vector.broadcast {variable.ssa} : i64 to {vector}")
             return b.op(f"arith.addi {splat}, {self.lane_numbers('i64')} : {vector}") if variable.lane else splat
         left, right = self.lane_vector(atom.left), self.lane_vector(atom.right)  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(atom, FloorDiv | Mod) and atom.right.is_const and atom.right.const.bit_count() == 1:
+            return self._shift_lanes(left, atom.right.const, isinstance(atom, FloorDiv))
         if type(atom).__name__ in ("Min", "Max"):
             return b.op(f"arith.{type(atom).__name__.lower()}si {left}, {right} : {vector}")
         quotient = self._divide_lanes(left, right)
         if isinstance(atom, FloorDiv):
             return quotient
         return b.op(f"arith.subi {left}, {b.op(f'arith.muli {quotient}, {right} : {vector}')} : {vector}")
+
+    def _shift_lanes(self, left: str, power: int, quotient: bool) -> str:
+        """floor(left / power) of a power of two, or what remains."""
+        b, vector = self.b, self.b.vec("i64")
+        if quotient:
+            return b.op(f"arith.shrsi {left}, {b.const(power.bit_length() - 1, 'i64')} : {vector}")
+        return b.op(f"arith.andi {left}, {b.const(power - 1, 'i64')} : {vector}")
 
     def _divide_lanes(self, left: str, right: str) -> str:
         """floor(left / right) in f64, which is exact for positions below 2^52 after one correction step each way."""
@@ -244,13 +253,13 @@ class Lanes:
             if variable is None or not variable.aligned or variable.name.endswith(".base") or not atom.right.is_const:
                 return whole
             form = split_linear(atom.left, variable.name)
-            if form is None or form[0] != ONE or atom.right.const % self.b.lanes or self._multiple(form[1]) % self.b.lanes:
+            if form is None or form[0] != ONE or atom.right.const % self.b.lanes or self.multiple_of(form[1]) % self.b.lanes:
                 return whole
             return atom.left.replace({variable.name: Dim.symbol(variable.name + ".base")}) // atom.right
 
         return dim.map_atoms(image)
 
-    def _multiple(self, dim: Dim) -> int:
+    def multiple_of(self, dim: Dim) -> int:
         """A number that divides `dim` whatever its variables are (0 for 0)."""
         if dim == ZERO:
             return 0

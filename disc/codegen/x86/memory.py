@@ -67,6 +67,30 @@ def load_alternate(b: Builder, buffer: Buffer, offset: str, mask: str | None) ->
     return b.op(f"vector.shuffle {halves[0]}, {halves[1]} [{even}] : {vector}, {vector}", vector)
 
 
+def load_repeated(b: Builder, buffer: Buffer, offset: str, times: int, phase: int, mask: str | None) -> str:
+    """Consecutive elements from `offset`, each in `times` lanes, of the first one `phase` lanes less; what masked lanes alone would hold is
+    not read, and they hold zero. A gather takes several times as long."""
+    element, flags = storage_element(buffer.element), b.vec("i1")
+    order = [(lane + phase) // times for lane in range(b.lanes)]
+    count = 1 << order[-1].bit_length()
+    vector, own, align = f"vector<{count}x{element}>", f"vector<{count}xi1>", ELEMENT_BYTES[buffer.element]
+    pointer = address(b, buffer, offset)
+    if mask is None and order[-1] == count - 1:
+        loaded = b.op(f"llvm.load {pointer} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}")
+    else:
+        given, wanted = mask or b.const(1, "i1"), ""
+        for copy in range(times):
+            lanes = [times * number + copy - phase for number in range(count)]
+            places = ", ".join(str(lane if 0 <= lane < b.lanes else b.lanes) for lane in lanes)
+            each = b.op(f"vector.shuffle {given}, {b.const(0, 'i1')} [{places}] : {flags}, {flags}", own)
+            wanted = b.op(f"arith.ori {wanted}, {each} : {own}") if wanted else each
+        zero = b.constant(f"arith.constant dense<{'0.0' if element.startswith('f') else '0'}> : {vector}")
+        text = f"llvm.intr.masked.load {pointer}, {wanted}, {zero} {{alignment = {align} : i32}} : (!llvm.ptr, {own}, {vector}) -> {vector}"
+        loaded = b.op(text)
+    spread = b.op(f"vector.shuffle {loaded}, {loaded} [{', '.join(map(str, order))}] : {vector}, {vector}", b.vec(element))
+    return to_register(b, spread, buffer.element)
+
+
 def prefetch(b: Builder, buffer: Buffer, offset: str, level: int = 1) -> None:
     """Prefetches the cache line of element `offset`, which need not exist, into the cache of `level` 1 or 2."""
     hint = 4 - level
