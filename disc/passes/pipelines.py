@@ -33,6 +33,7 @@ from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.graph.quantize_dots import QuantizeDots
 from disc.passes.graph.simplify import Simplify
 from disc.passes.graph.split_batch import SplitBatch
+from disc.passes.graph.split_reductions import SplitReductions
 from disc.passes.graph.store_constants import StoreConstants
 from disc.passes.graph.tile_convolutions import TileConvolutions
 from disc.passes.graph.turn_shared import TurnShared
@@ -87,6 +88,7 @@ FUSION: tuple[Pass, ...] = (
     TabulateDistances(),
     TurnShared(),
     TileConvolutions(),
+    SplitReductions(),
     CloneProducers(),
     FuseElementwise(),
     FuseCompute(),
@@ -100,11 +102,12 @@ FUSION: tuple[Pass, ...] = (
 
 def fusion_passes(tree: Tree | None, device: str = "cpu") -> tuple[Pass, ...]:
     """FUSION for the targets of a device, with schedules of GEMMs on CPUs chosen by `tree`; None: by the tree that comes with disc. For
-    GPUs weights are turned, the versions of kernels are those of their emitters, and attention is one with a softmax."""
+    GPUs weights are turned, reductions stay whole, versions of kernels are those of their emitters, and attention is one with a softmax."""
     first = FUSION[:-1]
     if device == "cuda":
         own = {FuseAttention.name: FuseAttention(no_softmax)}
-        first = (TurnWeights(), *(own.get(each.name, each) for each in first if each.name != SpeculateVersions.name))
+        left_out = (SplitReductions.name, SpeculateVersions.name)
+        first = (TurnWeights(), *(own.get(each.name, each) for each in first if each.name not in left_out))
     return (*first, ChooseKernels(tree))
 
 
@@ -147,6 +150,7 @@ REGISTRY: dict[str, type[Pass]] = {
         TurnShared,
         TurnWeights,
         TileConvolutions,
+        SplitReductions,
         CloneProducers,
         FuseElementwise,
         FuseCompute,

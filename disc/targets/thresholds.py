@@ -87,7 +87,7 @@ class RowThresholds:
     ahead: elements, at most, by which a later pass over a row prefetches the next row.
     strip: elements of the input's rows in a task of transposed blocks; reach: lanes of one column of blocks.
     part: elements of a part of a long row, at least; parts: parts of a row, at most.
-    nests: loop nests of one kernel, at most.
+    nests: loop nests of one kernel, at most. repeats: lanes in a row, at most, that one load gives the same element.
     searched_rows: lengths of rows, in elements, at which plans are compared where the length is not known; rates: what they
     cost; least_gain: the share of the rules' time that each departure from them must gain.
     """
@@ -109,6 +109,7 @@ class RowThresholds:
     part: int
     parts: int
     nests: int
+    repeats: int
     searched_rows: tuple[int, ...]
     rates: LoopRates
     least_gain: float
@@ -296,6 +297,7 @@ class GraphThresholds:
     quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
     turned_readers: products, at least, that read one matrix along its rows, for it to be transposed once for all of them.
     lifted_columns: columns, at least, that a factor has in each instance, for a shared left factor to be multiplied by each on its own.
+    split_row: elements that the last reduced dims may have, at least, to be reduced before those in front of a dim that stays.
     """
 
     last_channels: int
@@ -305,6 +307,7 @@ class GraphThresholds:
     quantize_least: int
     turned_readers: int
     lifted_columns: int
+    split_row: int
 
 
 @dataclass(frozen=True)

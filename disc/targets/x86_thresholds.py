@@ -92,6 +92,7 @@ _GRAPH = GraphThresholds(
     turned_readers=3,  # chosen: one or two products may have rows enough to pack the matrix for themselves
     # Measured: [64, 128] times B of [128, 64] is 1.07 (B = 64) and 1.06 times as fast as one product whose result is transposed.
     lifted_columns=64,
+    split_row=16,  # derived: a vector
 )
 _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
@@ -173,6 +174,7 @@ def _rows(caches: Caches) -> RowThresholds:
         part=caches.l1 // 2,  # derived: twice an L1 in f32, so that joining parts costs little in comparison
         parts=32,  # chosen: joining them stays little
         nests=64,  # chosen: each is code of its own
+        repeats=8,  # derived: the lanes of AVX2
         searched_rows=(32, 64, 128, 256, 512, 2048),  # chosen: from rows of two vectors to rows of half an L1
         rates=_LOOP_RATES,
         # Derived: what the rates are wrong by (above). Measured, of 16 kernels with rows of 100 to 4,096: with 0.03 in caches, plans that

@@ -51,6 +51,18 @@ def test_independent_reductions_share_a_kernel() -> None:
         assert isinstance(before, int) and after == before + 1
 
 
+def gradients_of_channels(x: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
+    """What a step of training gives behind a convolution: the values themselves, and sums of them, of which the lanes are not the channels."""
+    masked, places = torch.where(x > 0, gradient, 0.0), x[:, :, ::2, ::2]
+    return [masked, masked.sum((0, 2, 3)), places * 2, (places * 2).sum((2, 3)), gradient.transpose(2, 3).sum((0, 3)), x.amax((0, 2))]
+
+
+def test_sums_beside_what_they_sum() -> None:
+    program = module_program(gradients_of_channels, randn(2, 3, 4, 5), randn(2, 3, 4, 5))
+    for shape in ((2, 3, 28, 28), (1, 1, 1, 1), (3, 64, 7, 7), (2, 5, 3, 131), (2, 2, 64, 48), (9, 4, 1, 17), (2, 1, 2100, 2080)):
+        program.check(randn(*shape), randn(*shape))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_extremes(dtype: torch.dtype) -> None:
     def forward(x: torch.Tensor) -> list[torch.Tensor]:

@@ -132,6 +132,29 @@ def test_every_other_element_of_every_type() -> None:
         )
 
 
+def repeated(length: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Each element two, four or eight times in a row, cut or filled up to a length that no factor is known of: from the first one on, and
+    behind others; so, too, the elements of two tensors in turns."""
+    size, found = length.shape[0], list[torch.Tensor]()
+    for number, x in enumerate(tensors):
+        times = (2, 4, 8)[number % 3]
+        each = x.unsqueeze(2).expand(-1, -1, times).flatten(1)
+        found += [F.pad(each, (before, size), value=1).narrow(1, 0, size) for before in (0, 1, times + 1)]
+        found.append(F.pad(torch.stack((x, x.flip(0)), 2).flatten(1), (0, size)).narrow(1, 0, size))
+        found += [F.pad(x, (before, 2), value=1)[:, ::2] for before in (0, 3)]
+    return found
+
+
+def test_repeated_elements_of_every_type() -> None:
+    """A load of what a vector holds, and a shuffle: the last element of a tensor is that of its memory, too."""
+    program = module_program(repeated, torch.ones(9), *(torch.ones(3, 12).to(dtype) for dtype in TYPES))
+    for rows, columns, length in ((2, 8, 16), (2, 9, 16), (3, 4, 31), (1, 16, 28), (2, 7, 14), (4, 33, 67), (2, 127, 130), (2, 3, 131)):
+        program.check(
+            torch.ones(length),
+            *(torch.arange(rows * columns).remainder(97 if dtype != torch.bool else 2).reshape(rows, columns).to(dtype) for dtype in TYPES),
+        )
+
+
 def split_and_merge(x: torch.Tensor) -> list[torch.Tensor]:
     a, b, c = x.shape
     return [

@@ -232,6 +232,12 @@ def part_at(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Index] |
     return None
 
 
+def part_index(index: Index, axis: int, position: Dim, part: Node) -> Index:
+    """The index in a part of a concatenation along `axis` at `position` of it: of one element there is no other place."""
+    place = ZERO if part.dims[axis] == ONE else position
+    return (*index[:axis], place, *index[axis + 1 :])
+
+
 def checks_indices(checked: bool, body: Body) -> bool:
     """True when the kernel of a fusion gets one more argument, where it reports an index out of range. checked: are these errors?"""
     return checked and any(node.op in _INDEXED and IN_RANGE not in node.attrs for node in body.nodes)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear, terms_of
 from disc.codegen.plan.probe import Probe, is_divided
 from disc.ir.graph import Node
-from disc.shapes import Dim, Truth
+from disc.shapes import Dim, FloorDiv, Truth
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,25 @@ def choose_nest(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node],
     A loop whose variable is divided by a number that divides its extent is split there (the two halves of a head split); then
     neighbors are merged as long as no load needs them apart.
     """
-    return _merge(space, _split_up(space, _initial(space, dims, prefix), leaves, visit), leaves, visit)
+    return _merge(space, _split_up(space, _initial(space, dims, prefix), leaves, visit, 1), leaves, visit)
 
 
-def choose_nests(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node], visit: Visit, prefix: str, most: int) -> list[Nest]:
+def choose_nests(
+    space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node], visit: Visit, prefix: str, most: int, repeats: int
+) -> list[Nest]:
     """As `choose_nest`, but a loop that runs over the parts of a concatenation becomes one nest per part, each with loops of its own.
 
-    Together the nests go through every element once, in order of the parts. They are at most `most`.
+    Together the nests go through every element once, in order of the parts. They are at most `most`. repeats: neighbors along the last
+    loop, at most, that are loaded at once where they read one element: it is not split for them.
     """
-    pending, done = [_split_up(space, _initial(space, dims, prefix), leaves, visit)], []
+    pending, done = [_split_up(space, _initial(space, dims, prefix), leaves, visit, repeats)], []
     while pending:
         nest = pending.pop(0)
         pieces = _wanted_cut(space, nest, leaves, visit)
         if pieces is None or len(pieces) + len(pending) + len(done) > most:
             done.append(_merge(space, nest, leaves, visit))
         else:
-            pending[:0] = [_split_up(space, piece, leaves, visit) for piece in pieces]
+            pending[:0] = [_split_up(space, piece, leaves, visit, repeats) for piece in pieces]
     return done
 
 
@@ -69,9 +72,9 @@ def _initial(space: IndexSpace, dims: Sequence[Dim], prefix: str) -> Nest:
     return Nest(tuple(variables), tuple(index))
 
 
-def _split_up(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit) -> Nest:
+def _split_up(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit, repeats: int) -> Nest:
     for _ in range(4):
-        split = _wanted_split(space, nest, leaves, visit)
+        split = _wanted_split(space, nest, leaves, visit, repeats)
         if split is None:
             break
         nest = split
@@ -86,17 +89,28 @@ def _run(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit) -
     return probe, found
 
 
-def _wanted_split(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit) -> Nest | None:
-    _, unresolved = _run(space, nest, leaves, visit)
+def _wanted_split(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit, repeats: int) -> Nest | None:
+    probe, unresolved = _run(space, nest, leaves, visit)
+    whole = bool(nest.variables) and all(reads_repeated(offset, nest.variables[-1].name, repeats) for offset in probe.offsets)
     for value, divisor in unresolved:
         for variable in nest.variables:
-            if variable.name not in value.symbols() or variable.extent == divisor:
+            if variable.name not in value.symbols() or variable.extent == divisor or (whole and variable is nest.variables[-1]):
                 continue
             outer = space.env.exact_div(variable.extent, divisor)
             if outer is None or outer == ONE:
                 continue
             return _split(space, nest, variable, outer, divisor)
     return None
+
+
+def reads_repeated(offset: Dim, name: str, repeats: int) -> bool:
+    """Whether neighbors along the loop `name` read neighbors in memory, or the same element up to `repeats` times, a power of two."""
+    terms = [term for term in terms_of(offset) if name in term.symbols()]
+    atom = terms[0].sole_atom if len(terms) == 1 else None
+    if not isinstance(atom, FloorDiv):
+        return not terms or (atom is not None and terms[0] == Dim.symbol(name))
+    form, times = split_linear(atom.left, name), atom.right
+    return form is not None and form[0] == ONE and times.is_const and times.const <= repeats and times.const.bit_count() == 1
 
 
 def _split(space: IndexSpace, nest: Nest, variable: LoopVariable, outer: Dim, inner: Dim) -> Nest:

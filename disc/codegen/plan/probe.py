@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, view_index
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, part_index, view_index
 from disc.ir.graph import Node
 from disc.ir.op_table import rules_by_op
 from disc.shapes import Dim, FloorDiv, Mod
@@ -87,7 +87,7 @@ def _concatenate(probe: Probe, node: Node, index: Index) -> Needed:
     probe.joints.append((node, index[axis]))
     parts: Needed = []
     for operand in node.operands:
-        parts.append((operand, tuple(position - start if number == axis else position for number, position in enumerate(index))))
+        parts.append((operand, part_index(index, axis, index[axis] - start, operand)))
         start = start + operand.dims[axis]
     return parts
 

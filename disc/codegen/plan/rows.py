@@ -95,7 +95,8 @@ def plan_kernel(space: IndexSpace, body: Body, kind: str, thresholds: Thresholds
     """Plans a fusion of kind "loop" or "stitch": one plan, or one after the other for the parts of its concatenations."""
     if kind == "loop":
         return _joined(_plan_loops(space, body, thresholds.rows))
-    return tuple(_plan_stitch(space, body, frozenset(), partial(choose_nests, most=thresholds.rows.nests), thresholds))
+    choose = partial(choose_nests, most=thresholds.rows.nests, repeats=thresholds.rows.repeats)
+    return tuple(_plan_stitch(space, body, frozenset(), choose, thresholds))
 
 
 def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node], thresholds: Thresholds) -> RowPlan:
@@ -203,7 +204,7 @@ def _plan_loops(space: IndexSpace, body: Body, limits: RowThresholds) -> list[Ro
         tile = Tile((lane,), nest.index, tuple(stage for stage in columns if stage))
         return RowPlan(dims, (), (), _in_input_order(space, nest, visit), (tile,), body.yields, ())
 
-    return [plan(nest) for nest in choose_nests(space, dims, frozenset(), visit, "d", limits.nests)]
+    return [plan(nest) for nest in choose_nests(space, dims, frozenset(), visit, "d", limits.nests, limits.repeats)]
 
 
 def _in_input_order(space: IndexSpace, nest: Nest, visit: Visit) -> tuple[LoopVariable, ...]:

@@ -64,6 +64,7 @@ class RowCache:
 
 Override = Callable[[Index, "Predicate | None"], str]
 Ahead = Callable[[Node, Dim], Dim | None]
+Beside = Callable[[Node, Index], None]
 Rule = Callable[["Emitter", Node, Index, "Predicate | None"], "str | Recursive[str]"]
 
 
@@ -87,6 +88,7 @@ class Emitter(Lanes):
     ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
     fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     side_by_side: int | None = None  # vectors that the loops of row reductions compute so; None: as the rules have it
+    beside: Beside | None = None  # what else is done at each index at which a row reduction reads what it reduces
     row_loop: bool = False  # the open lane loop passes over a whole row in order
 
     # --- values -----------------------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Emitter(Lanes):
         return _IN_LINE[form[0]](self.b, buffer, start, mask)
 
     def _repeats(self, offset: Dim, variable: Variable) -> tuple[int, int] | None:
-        """(times, phase) where each element is that of `times` lanes in a row, of the first one `phase` lanes less: (lane + phase) // times."""
+        """(times, phase) where each element is that of `times` lanes in a row, of the first `phase` less: (lane + phase) // times."""
         divided = [term for term in terms_of(offset) if variable.name in term.symbols()]
         atom = divided[0].sole_atom if len(divided) == 1 else None
         if not isinstance(atom, FloorDiv) or not variable.aligned or not atom.right.is_const or atom.right.const >= self.b.lanes:

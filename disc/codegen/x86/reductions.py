@@ -224,12 +224,11 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
     outer, inner = reductions[0].outer, reductions[0].inner
     initial = [pair for each in reductions for pair in each.initial]
     unroll = _unroll(e, reductions)
+    types = [type_ for _, type_ in initial] * unroll
     lane_name = e.name("v")
     e.space.variable(lane_name, inner)
 
     def lanes(outer_positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
-        pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)] + initial * (unroll - 1)
-
         def step(names: list[str], accumulators: list[str]) -> Recursive[list[str]]:
             updated: list[str] = []
             with b.in_turns() as begin:
@@ -244,21 +243,23 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
         saved, e.row_loop = e.row_loop, not outer
         low, high = limits or (b.index(0), b.scalar(inner))
         extent = inner if limits is None else Dim.symbol(lane_name)
+        pairs = list(zip(values, types, strict=True))
         results = yield from e.asking_lane_loop(lane_name, low, high, extent, unroll, pairs, step)
         e.row_loop = saved
-        return _join(e, reductions, results, unroll)
+        return results
 
     def nest(depth: int, positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         if depth == len(outer):
             return (yield from lanes(positions, values))
         name = e.name("r")
         variable = e.space.variable(name, outer[depth])
-        pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)]
+        pairs = list(zip(values, types, strict=True))
         with b.loop(b.index(0), b.scalar(outer[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
             loop.yields = yield from nest(depth + 1, [*positions, variable], loop.carried)
         return loop.results
 
-    return (yield from nest(0, [], [value for value, _ in initial]))
+    copies = yield from nest(0, [], [value for value, _ in initial] * unroll)
+    return _join(e, reductions, copies, unroll)
 
 
 def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
@@ -267,7 +268,8 @@ def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
     if any(node_cost(source) > limits.turn_cost for each in reductions for source in each.sources):
         return 1 << (max(1, (e.side_by_side or in_turns(e)) // len(reductions)).bit_length() - 1)
     unroll = most = e.side_by_side or limits.chains
-    while unroll > 1 and (unroll * len(reductions) >= 2 * most or (inner.is_const and inner.const < unroll * e.b.lanes)):
+    _, longest = e.space.env.range(inner)
+    while unroll > 1 and (unroll * len(reductions) >= 2 * most or (longest is not None and longest < unroll * e.b.lanes)):
         unroll //= 2
     return unroll
 
@@ -285,6 +287,8 @@ def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own
     elements: list[str] = []
     for source in reduction.sources:
         elements.append((yield e.compute(source, at, reduction.predicate)))
+    if e.beside is not None:
+        e.beside(node, at)
     updated = _combined(e, node, own, elements)
     mask = b.variables[name].mask
     if mask is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disc.codegen.mlir.builder import register_element
-from disc.codegen.plan.index import ONE, ZERO, Index, part_at
+from disc.codegen.plan.index import ONE, ZERO, Index, part_at, part_index
 from disc.codegen.x86.elementwise import constant_splat, convert
 from disc.codegen.x86.emit import Emitter, Predicate, Rule
 from disc.codegen.x86.reductions import reduce_at
@@ -69,7 +69,7 @@ def _concatenate(e: Emitter, node: Node, index: Index, predicate: Predicate | No
     for operand, offset in reversed(pieces):
         position = index[axis] - offset
         inside = e.within(position, ZERO, operand.dims[axis], predicate)
-        moved = tuple(position if number == axis else each for number, each in enumerate(index))
+        moved = part_index(index, axis, position, operand)
         value: str = yield e.compute(operand, moved, inside)
         result = value if result is None or inside is predicate or inside is None else _select(e, node, inside, value, result, index)
     assert result is not None

@@ -14,7 +14,7 @@ from disc.codegen.plan.rows import RowPlan, Tile, plan_kernel, root_index
 from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.versions import RowVersion, read_version
-from disc.codegen.x86.emit import Ahead, RowCache
+from disc.codegen.x86.emit import Ahead, Beside, RowCache
 from disc.codegen.x86.function import Frame, emit_function, rounded_up
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
 from disc.codegen.x86.plans import RowsPlan, SearchPlan
@@ -24,6 +24,7 @@ from disc.codegen.x86.rows.long_rows import emit_long_rows, plan_long_rows
 from disc.codegen.x86.rows.regions import Region, block_of, chunk_of, mean, region_of, streams
 from disc.codegen.x86.rows.row_softmax import bind_softmaxes
 from disc.ir.graph import Body, Node
+from disc.ir.reducers import IN_ORDER
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, Truth, dim_min
 from disc.speculation.guards import Guard
@@ -186,13 +187,16 @@ class _Row:
 
 def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e = frame.emitter
-    _make_caches(frame, plan, rows)
+    beside = _beside(frame, plan, rows)
+    if beside is None:
+        _make_caches(frame, plan, rows)
     for number, stage in enumerate(plan.stages):
         if number:
             e.ahead = _next_rows(frame, plan)
         e.side_by_side = plan.vectors[number] if plan.vectors else None
+        e.beside = beside if number == 0 else None
         reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
-        e.side_by_side = None
+        e.side_by_side = e.beside = None
     if plan.stages:
         e.ahead = _next_rows(frame, plan)
     for root, output in zip(frame.roots, frame.outputs, strict=True):
@@ -200,11 +204,44 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
             for row in rows:
                 at = row.of(root_index(e.space, plan.group_index, plan.group_dims, root))
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at))
-    for tile in plan.tiles:
+    for tile in plan.tiles if beside is None else ():
         with _reading_nothing_without_elements(frame, plan, tile):
             _tile_loops(frame, plan, tile, rows, 0)
     e.caches.clear()
     e.ahead, e.fetched = None, set()
+
+
+def _beside(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> Beside | None:
+    """Stores the results in the loop of the first reductions, where none of them needs a reduction: they are not computed again, nor kept.
+    None where they need a loop of their own."""
+    e = frame.emitter
+    first = next((node for stage in plan.stages for node, _ in stage), None)
+    whole = [(root, output) for root, output in zip(frame.roots, frame.outputs, strict=True) if root in plan.full_roots]
+    if first is None or first.operands[0].dims != plan.space or len(plan.tiles) != 1 or IN_ORDER in first.attrs:
+        return None
+    if not whole or any(root.dims != plan.space or _needs_reduction(root) for root, _ in whole):
+        return None
+    if any(_line_base(frame, plan, plan.tiles[0], row) is not None for row in rows):
+        return None
+
+    def store(node: Node, index: Index) -> None:
+        if node is first:
+            for root, output in whole:
+                e.store(output, e.space.linear(index, root.dims), e.value(root, index), result=True)
+
+    return store
+
+
+def _needs_reduction(root: Node) -> bool:
+    """Whether a reduction is among what a value is computed from."""
+    pending, seen = [root], {root}
+    while pending:
+        node = pending.pop()
+        if node.op == "stablehlo.reduce":
+            return True
+        pending.extend(operand for operand in node.operands if operand not in seen)
+        seen.update(node.operands)
+    return False
 
 
 @contextmanager
