@@ -69,3 +69,23 @@ def test_what_is_known_decides() -> None:
     assert fact.is_fact() and not parse_condition("a != 3").is_fact() and not parse_condition("a * b >= 3").is_fact()
     env.learn(fact)
     assert env.holds(fact) is Truth.YES and env.divisor(a) == 4
+
+
+@pytest.mark.parametrize("text", [
+    "floordiv(S0, 4) * floordiv(S0, 4) == 49", "S0 * S0 * S0 == 27", "S0 * S0 * 3 == 48", "S0 * S0 == 48", "S0 * S0 == 0", "floordiv(S0, 4) == 7", "S0 * S0 >= 49",
+    "floordiv(S0 + 1, 4) == 7", "S0 * 2 == 7", "S0 * S0 + 49 == 0", "mod(S0, 4) * mod(S0, 4) == 4",
+])  # fmt: skip
+def test_roots_hold_where_the_power_does(text: str) -> None:
+    """What is concluded holds for just the sizes for which the power has its value; nothing is concluded where none may be."""
+    condition = parse_condition(text)
+    facts = condition.root()
+    assert all(fact.is_fact() for fact in facts)
+    for size in range(200):
+        if facts:
+            assert condition.evaluate({"S0": size}) == all(fact.evaluate({"S0": size}) for fact in facts), size
+
+
+def test_roots_of_squares_of_sizes() -> None:
+    assert [str(each) for each in parse_condition("floordiv(S0, 4) * floordiv(S0, 4) == 49").root()] == ["S0 >= 28", "S0 <= 31"]
+    assert [str(each) for each in parse_condition("49 == S0 * S0").root()] == ["S0 >= 7", "S0 <= 7"]
+    assert parse_condition("S0 * S1 == 49").root() == []
