@@ -29,7 +29,8 @@ def normal(*shape: int) -> Array:
 def model(
     operator: str, inputs: Sequence[tuple[str, type, Sequence[str | int]]], results: Sequence[type], **attributes: Any
 ) -> onnx.ModelProto:
-    made = [f"y{place}" for place in range(len(results))]
+    """opset: among the attributes, where it is not 3."""
+    made, opset = [f"y{place}" for place in range(len(results))], attributes.pop("opset", 3)
     node = helper.make_node(operator, [name for name, *_ in inputs], made, domain=DOMAIN, **attributes)
     given = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), dims) for name, kind, dims in inputs]
     ranks = [1, 2] if len(results) > 1 else [len(inputs[0][2])]
@@ -38,7 +39,7 @@ def model(
         for name, kind, rank in zip(made, results, ranks, strict=True)
     ]
     graph = helper.make_graph([node], operator, given, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 3)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, opset)], ir_version=10)
 
 
 def compiled(made: onnx.ModelProto, folder: Path) -> disc.Executable:
@@ -93,6 +94,26 @@ CASES: Mapping[str, tuple[str, Sequence[Any], Sequence[type], Sequence[Sequence[
         )
         for how in ("NONE", "LOGISTIC", "SOFTMAX")
     },
+    **{
+        f"LinearClassifier of two classes, {how}, {rows} rows of weights": (
+            "LinearClassifier", [FLOATS], [np.int64, np.float32], [*ROWS, [normal(50, 4)]],
+            {"coefficients": normal(4 * rows).tolist(), "intercepts": [0.5, 1.0][:rows], "classlabels_ints": [10, 7], "post_transform": how},
+        )
+        for how in ("NONE", "LOGISTIC", "SOFTMAX")
+        for rows in (1, 2)
+    },
+    **{
+        f"SVMRegressor, {kernel}, {one_class}": (
+            "SVMRegressor", [FLOATS], [np.float32], ROWS,
+            {"coefficients": normal(5).tolist(), "support_vectors": normal(20).tolist(), "n_supports": 5, "kernel_type": kernel,
+             "kernel_params": [0.3, 0.2, 2.0], "rho": [0.1], "one_class": one_class},
+        )
+        for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID")
+        for one_class in (0, 1)
+    },
+    "SVMRegressor without vectors": (
+        "SVMRegressor", [FLOATS], [np.float32], ROWS, {"coefficients": normal(4).tolist(), "kernel_type": "LINEAR", "rho": [0.1]},
+    ),
 }  # fmt: skip
 
 
@@ -149,11 +170,37 @@ def test_trees_of_decisions(mode: str, tracks: bool, tmp_path: Path) -> None:
         check(made, calls, tmp_path)
 
 
-def test_two_classes_and_labels_of_text_are_refused_by_name(tmp_path: Path) -> None:
-    both = {"coefficients": [1.0] * 4, "intercepts": [0.5]}
-    for labels, reason in (
-        ({"classlabels_ints": [0, 1], "coefficients": [1.0] * 8}, "2 classes"),
-        ({"classlabels_strings": ["a", "b"]}, "are strings"),
-    ):
-        with pytest.raises(UnsupportedOpError, match=reason):
-            compiled(model("LinearClassifier", [FLOATS], [np.int64, np.float32], **{**both, **labels}), tmp_path)
+@pytest.mark.parametrize("how", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("are_positive", [False, True])
+def test_trees_of_two_classes(are_positive: bool, how: str, tmp_path: Path) -> None:
+    nodes, leaves = trees("BRANCH_LEQ", 1, tracks=False)
+    leaves["weights"] = [abs(each) / 5 for each in leaves["weights"]] if are_positive else leaves["weights"]
+    of = {f"class_{key}": value for key, value in leaves.items()}
+    for base in ({}, {"base_values": [0.25]}):
+        labels = {"classlabels_int64s": [4, 9], "post_transform": how, **base}
+        made = model("TreeEnsembleClassifier", [FLOATS], [np.int64, np.float32], **labels, **nodes, **of)
+        check(made, [*ROWS, [normal(50, 4)]], tmp_path)
+
+
+@pytest.mark.parametrize(("aggregate", "targets"), [(0, 2), (1, 1), (1, 3), (2, 1), (3, 1)])
+def test_ensembles_of_version_5(aggregate: int, targets: int, tmp_path: Path) -> None:
+    """Two trees: of three inner nodes and four leaves, of one and two."""
+    floats = {"nodes_splits": [0.1, -0.5, 0.7, 0.2], "leaf_weights": [1.0, -2.0, 3.0, 0.5, 0.25, -1.0]}
+    tensors = {name: helper.make_tensor(name, onnx.TensorProto.FLOAT, (len(values),), values) for name, values in floats.items()}
+    modes = helper.make_tensor("nodes_modes", onnx.TensorProto.UINT8, (4,), bytes([0, 1, 3, 2]), raw=True)
+    made = model(
+        "TreeEnsemble", [FLOATS], [np.float32], opset=5, **tensors, nodes_modes=modes, nodes_featureids=[0, 1, 2, 3],
+        nodes_truenodeids=[1, 0, 2, 4], nodes_trueleafs=[0, 1, 1, 1], nodes_falsenodeids=[2, 1, 3, 5], nodes_falseleafs=[0, 1, 1, 1],
+        tree_roots=[0, 3], leaf_targetids=[place % targets for place in range(6)], n_targets=targets, aggregate_function=aggregate,
+    )  # fmt: skip
+    check(made, ROWS, tmp_path)
+
+
+def test_what_has_several_conventions_is_refused_by_name(tmp_path: Path) -> None:
+    nodes, leaves = trees("BRANCH_LEQ", 2, tracks=False)
+    of = {f"class_{key}": value for key, value in leaves.items()}
+    with pytest.raises(UnsupportedOpError, match="several conventions"):
+        compiled(model("TreeEnsembleClassifier", [FLOATS], [np.int64, np.float32], classlabels_int64s=[4, 9], **nodes, **of), tmp_path)
+    with pytest.raises(UnsupportedOpError, match="are strings"):
+        labels = {"classlabels_strings": ["a", "b"], "coefficients": [1.0] * 4, "intercepts": [0.5]}
+        compiled(model("LinearClassifier", [FLOATS], [np.int64, np.float32], **labels), tmp_path)
