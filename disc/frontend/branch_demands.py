@@ -165,6 +165,16 @@ class BranchDemands:
     def of(self, env: ShapeEnv | None) -> list[Found]:
         return [found for each, found in self._found if each is env]
 
+    def tell(self, found: Found, x: object) -> None:
+        """That a call of a tensor demands something, in the graph that is being traced."""
+        sizes = [size for size in x.shape if isinstance(size, torch.SymInt)] if isinstance(x, torch.Tensor) else []
+        for env in {size.node.shape_env for size in sizes}:
+            self._found.append((env, only_in(self._premise(env), found)))
+
+    def _premise(self, env: ShapeEnv | None) -> Premise:
+        """Of the graph that is being traced."""
+        return next((premise for around, premise in reversed(self._around) if around is env), None)
+
     def __enter__(self) -> BranchDemands:
         table = cond_module.cond_op.python_key_table
         real = table[FakeTensorMode]
@@ -200,8 +210,7 @@ class BranchDemands:
 
         def scoped(function: Callable[..., object], own: Premise) -> Callable[..., object]:
             def run(*operands: object) -> object:
-                outer = next((premise for around, premise in reversed(self._around) if around is env), None)
-                premise, found = within(outer, own), list[Found]()
+                premise, found = within(self._premise(env), own), list[Found]()
                 self._around.append((env, premise))
                 try:
                     with demanded_in(premise if own is not None else None, env, found):

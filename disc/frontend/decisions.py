@@ -22,26 +22,29 @@ import torch
 from torch import fx
 from torch._export import non_strict_utils
 from torch._guards import ShapeGuard, SLoc
-from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental import proxy_tensor, sym_node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 
-from disc.frontend import dense_views
+from disc.frontend import dense_views, size_conversions
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
-from disc.frontend.locations import ONNX, TORCH, frame_text, line_text
+from disc.frontend.locations import GENERATED, ONNX, TORCH, frame_text, line_text, traced_line
 from disc.frontend.symbols import SymbolError, linear_form, to_text
 from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
-_COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__le__": "<=", "__lt__": "<", "__ge__": ">=", "__gt__": ">"}
-_EXTREMES = {"__sym_max__": ">=", "__sym_min__": "<="}
-_PASSED = frozenset(
-    {*uninteresting_files(), __file__, dense_views.__file__}
-)  # PyTorch's own arithmetic on sizes, and what is put around it here
-# Frames between the user's code and a size: `if size:` compares in the first, modes of functions are in the others.
-_THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor))
-_REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
+COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__le__": "<=", "__lt__": "<", "__ge__": ">=", "__gt__": ">"}
+EXTREMES = {"__sym_max__": ">=", "__sym_min__": "<="}
+# PyTorch's own arithmetic on sizes, and what is put around it here
+_WATCHING = os.path.join(os.path.dirname(__file__), "dynamo_decisions.py")
+_PASSED = frozenset({*uninteresting_files(), __file__, dense_views.__file__, _WATCHING})
+# Frames between the user's code and a size: `if size:` compares in the first, modes of functions, and what is called in the place of
+# `int`, are in the others.
+_THROUGH = frozenset(
+    module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor, sym_node, size_conversions)
+)
+REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
 _DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # Functions of PyTorch, by file, whose decisions concern strides, or how a view is taken apart: values are the same either way.
@@ -111,11 +114,12 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         for kind in (torch.SymInt, torch.SymFloat):
-            for name, sign in _COMPARISONS.items():
+            for name, sign in COMPARISONS.items():
                 self._replace(kind, name, lambda real, sign=sign: self._comparison(real, sign))
-        for name, sign in _EXTREMES.items():
+        for name, sign in EXTREMES.items():
             self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
         self._replace(torch.SymBool, "__bool__", self._truth)
+        self._replace(torch.SymBool, "__int__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
         self._replace(ShapeEnv, "_get_user_frame", lambda _: _user_frame)
         return self
@@ -134,9 +138,9 @@ class Recorder:
 
         def compare(left: object, right: object) -> object:
             result = real(left, right)
-            answer = _constant(result)
+            answer = known_truth(result)
             if answer is not None and (frame := _own_code()) is not None:
-                self._record(lambda: relation(sign, _expression(left), _expression(right)), answer, frame, f"{left} {sign} {right}")
+                self._record(lambda: relation(sign, expression_of(left), expression_of(right)), answer, frame, f"{left} {sign} {right}")
             return result
 
         return compare
@@ -146,16 +150,18 @@ class Recorder:
 
         def extreme(left: object, right: object) -> object:
             result = real(left, right)
-            own, other = _expression(left), _expression(right)
             frame = _own_code()
-            for first, second in ((own, other), (other, own)) if frame is not None and own != other else ():
-                if frame is not None and _takes(result, first):
-                    self._record(lambda first=first, second=second: relation(sign, first, second), True, frame, f"{first} {sign} {second}")
+            if frame is None:
+                return result
+            for first, second in taken(result, left, right):
+                self._record(lambda first=first, second=second: relation(sign, first, second), True, frame, f"{first} {sign} {second}")
             return result
 
         return extreme
 
     def _truth(self, real: Callable[..., object]) -> Callable[..., object]:
+        """Of a condition, as a bool or an int."""
+
         def truth(value: torch.SymBool) -> object:
             expression = value.node.expr
             answer = real(value)
@@ -166,7 +172,7 @@ class Recorder:
         return truth
 
     def _record(self, condition: Callable[[], Condition], answer: bool, frame: FrameType, text: str) -> None:
-        place = frame_text(frame.f_code.co_filename, frame.f_lineno)
+        place = traced_line(frame) or frame_text(frame.f_code.co_filename, frame.f_lineno)
         try:
             found = condition() if answer else condition().negated()
             decided = weakened(frame.f_code.co_filename, frame.f_code.co_name, frame.f_locals, found)
@@ -179,7 +185,7 @@ def _why(place: str) -> str:
     return "" if not place else f"decided by {place}" if place.startswith("PyTorch's ") else f"decided at {place}"
 
 
-def _constant(result: object) -> bool | None:
+def known_truth(result: object) -> bool | None:
     """What a comparison of sizes is, where that is known at once."""
     if isinstance(result, bool):
         return result
@@ -187,15 +193,21 @@ def _constant(result: object) -> bool | None:
     return bool(expression) if expression in (sympy.true, sympy.false) else None
 
 
+def taken(result: object, left: object, right: object) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+    """(the operand that an extreme is, the other one)."""
+    own, other = expression_of(left), expression_of(right)
+    return ((first, second) for first, second in ((own, other), (other, own)) if own != other and _takes(result, first))
+
+
 def _takes(result: object, first: sympy.Expr) -> bool:
     """Whether an extreme of two sizes is the first of them. PyTorch simplifies `max(1, n)` wherever it occurs."""
-    if _expression(result) == first:
+    if expression_of(result) == first:
         return True
-    simplified = result.node.shape_env.simplify(_expression(result)) if isinstance(result, torch.SymInt) else None
+    simplified = result.node.shape_env.simplify(expression_of(result)) if isinstance(result, torch.SymInt) else None
     return simplified == first
 
 
-def _expression(value: object) -> sympy.Expr:
+def expression_of(value: object) -> sympy.Expr:
     """Raises: SymbolError."""
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return value.node.expr
@@ -209,11 +221,17 @@ def _own_code() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and (frame.f_code.co_filename in _THROUGH or frame.f_code.co_filename.startswith(ONNX)):
         frame = frame.f_back
-    if frame is not None and frame.f_code.co_name in _REFUSING:
+    if frame is not None and frame.f_code.co_name in REFUSING:
         return frame
-    if frame is None or frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
-        return None
-    return frame
+    return frame if frame is not None and is_own(frame) else None
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether it runs the user's code, or a graph of it; a module of the user's may have no file, as in Python's prompt."""
+    name = frame.f_code.co_filename
+    module = str(frame.f_globals.get("__name__", "torch"))  # code that PyTorch writes itself is in no module
+    typed_in = name.startswith("<") and not name.startswith("<frozen") and module.partition(".")[0] not in ("torch", "disc")
+    return name.startswith(GENERATED) or typed_in or not name.startswith((TORCH, _DISC, "<"))
 
 
 @contextmanager
@@ -239,9 +257,13 @@ def _with_user_line(real: Callable[..., object]) -> Callable[..., object]:
     def locate(env: ShapeEnv, framework_loc: str | None = None) -> SLoc:
         frame: FrameType | None = sys._getframe(1)
         summary = _framework_summary(frame)
-        while frame is not None and frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
+        line = None
+        while frame is not None and line is None and (frame.f_code.co_filename.startswith(GENERATED) or not is_own(frame)):
+            line = traced_line(frame)
             frame = frame.f_back
-        return SLoc(framework_loc or summary, frame_text(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None)
+        if line is None and frame is not None:
+            line = frame_text(frame.f_code.co_filename, frame.f_lineno)
+        return SLoc(framework_loc or summary, line)
 
     return locate
 

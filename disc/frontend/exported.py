@@ -40,6 +40,7 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dense_views import dense_views
 from disc.frontend.derivatives import Derivatives
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.dynamo_decisions import DynamoDecisions
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs, note_lists
@@ -557,8 +558,9 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         dense_views(),
         quick_quotients(),
         moved_results(),
-        Recorder() as recorder,
         BranchDemands() as demands,
+        DynamoDecisions(demands).recorded() as decisions,
+        Recorder() as recorder,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
         forms.of_numbers(),
@@ -571,7 +573,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
     program.graph_module.meta[ROW_MAJOR] = reads.rows
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
     needed = [Decision(relation(">=", size, sympy.Integer(least)), f"decided at {line}") for size, least, line in forms.demanded]
-    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment), *needed])
+    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment), *decisions.of(environment), *needed])
     return program, forms, kept
 
 

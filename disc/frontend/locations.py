@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import sys
+from types import FrameType
 
 import numpy as np
 import torch
@@ -60,9 +62,25 @@ def frame_text(path: str, line: int) -> str:
     return f"{source_name(path)}:{line}"
 
 
+def traced_line(frame: FrameType) -> str | None:
+    """The line of the user's that is behind the one at which a frame is, where that runs code that PyTorch made of a graph."""
+    module = frame.f_locals.get("self") if frame.f_code.co_filename.startswith(GENERATED) else None
+    numbers = getattr(module, "_lineno_map", None) if isinstance(module, fx.GraphModule) else None
+    if not isinstance(module, fx.GraphModule) or not numbers:
+        return None
+    number = numbers.get(frame.f_lineno - module._prologue_start)
+    node = next(itertools.islice(module.graph.nodes, number, None), None) if number is not None else None
+    trace = node.meta.get("stack_trace") or "" if node is not None else ""
+    found = user_line(trace) if any(not path.startswith((OURS, TORCH, GENERATED)) for path, _ in FRAME.findall(trace)) else None
+    return frame_text(*found) if found else None
+
+
 def running_line() -> str:
     """ "file.py:12" of the user's code that runs."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, *NUMPY, "<")):
+        line = traced_line(frame)
+        if line is not None:
+            return line
         frame = frame.f_back
     return frame_text(frame.f_code.co_filename, frame.f_lineno)

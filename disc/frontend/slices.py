@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.frontend.conditions import relation
 from disc.frontend.packed_sequences import item as item_of_sizes
+from disc.shapes import Condition
 
 _LEAST = 3  # PyTorch's trace takes every size to be at least 2: the lesser of it and 2 is 2 there, for sizes 0 and 1 as well
 
@@ -42,15 +46,32 @@ def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         return
     x = args[0]
     if func == Tensor.__getitem__ and len(args) == 2:
-        found = [(size, _least(place)) for place, size in _sliced(x, args[1]) if size is not None and isinstance(place, slice)]
+        found = [(size, _least(place)) for place, size in _sliced(x, args[1]) if isinstance(place, slice)]
     elif func in _TAKING:
-        name, default, least_of = _TAKING[func]
-        given = {**dict(zip(name, args[1:], strict=False)), **kwargs}
-        dim, numbers = given.get("dim", given.get("dimension", default)), least_of(given)
-        found = [(x.shape[dim], numbers)] if type(dim) is int and type(numbers) is int and -x.dim() <= dim < x.dim() else []
+        names, default, least_of = _TAKING[func]
+        given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        dim, number = given.get("dim", given.get("dimension", default)), least_of(given)
+        found = [(x.shape[dim], number)] if type(dim) is int and type(number) is int and -x.dim() <= dim < x.dim() else []
     else:
         return
-    yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < _LEAST)
+    yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < _LEAST and _is_given(size))
+
+
+def _is_given(size: torch.SymInt) -> bool:
+    """Of a size that depends on data, PyTorch assumes nothing."""
+    return not any(symbol_is_type(each, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)) for each in size.node.expr.free_symbols)
+
+
+def taking(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Condition]:
+    """What a call of one of TAKING demands, `squeeze` among them, which PyTorch takes to remove no symbolic dim."""
+    for size, least in demands(func, args, kwargs):
+        yield relation(">=", size.node.expr, sympy.Integer(least))
+    if func in _SQUEEZING and args and isinstance(args[0], Tensor):
+        x, dims = args[0], kwargs.get("dim", args[1] if len(args) > 1 else tuple(range(args[0].dim())))
+        chosen = [x.shape[each] for each in ((dims,) if type(dims) is int else dims) if -x.dim() <= each < x.dim()]
+        yield from (
+            relation("!=", each.node.expr, sympy.Integer(1)) for each in chosen if isinstance(each, torch.SymInt) and _is_given(each)
+        )
 
 
 def _end(given: Mapping[str, Any]) -> object:
@@ -58,11 +79,39 @@ def _end(given: Mapping[str, Any]) -> object:
     return start + length if type(start) is int and type(length) is int and start >= 0 else None
 
 
+def _of_slice(given: Mapping[str, Any]) -> object:
+    return _least(slice(given.get("start"), given.get("end")))
+
+
+def _of_parts(given: Mapping[str, Any]) -> object:
+    """The most elements that lie before, or behind, one of the places at which it is cut."""
+    places = given.get("indices", given.get("indices_or_sections", given.get("tensor_indices_or_sections")))
+    known = [abs(each) for each in places if type(each) is int] if isinstance(places, list | tuple) else []
+    return max((each for each in known if each < _LEAST), default=0)  # of more, PyTorch asks
+
+
+def _of_sizes(given: Mapping[str, Any]) -> object:
+    sizes = given.get("split_sizes", given.get("split_size_or_sections", given.get("split_size")))
+    known = [each for each in sizes if type(each) is int] if isinstance(sizes, list | tuple) else []
+    return sum(known) if isinstance(sizes, list | tuple) and len(known) < len(sizes) else 0
+
+
 _TAKING: dict[object, tuple[tuple[str, ...], int | None, Callable[[Mapping[str, Any]], object]]] = {
-    **dict.fromkeys((torch.narrow, Tensor.narrow), (("dim", "start", "length"), None, _end)),
+    **dict.fromkeys((torch.narrow, Tensor.narrow, torch.narrow_copy, Tensor.narrow_copy), (("dim", "start", "length"), None, _end)),
     **dict.fromkeys((torch.topk, Tensor.topk), (("k", "dim"), -1, lambda given: given.get("k"))),
     Tensor.unfold: (("dimension", "size", "step"), None, lambda given: given.get("size")),
+    **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), (("indices_or_sections", "dim"), 0, _of_parts)),
+    **dict.fromkeys((torch.vsplit, Tensor.vsplit), (("indices_or_sections",), 0, _of_parts)),
+    **dict.fromkeys((torch.hsplit, Tensor.hsplit), (("indices_or_sections",), 1, _of_parts)),
+    **dict.fromkeys((torch.dsplit, Tensor.dsplit), (("indices_or_sections",), 2, _of_parts)),
+    **dict.fromkeys((torch.split, Tensor.split), (("split_size_or_sections", "dim"), 0, _of_sizes)),
+    **dict.fromkeys((torch.split_with_sizes, Tensor.split_with_sizes), (("split_sizes", "dim"), 0, _of_sizes)),
+    **dict.fromkeys((torch.ops.aten.slice, torch.ops.aten.slice.Tensor), (("dim", "start", "end", "step"), 0, _of_slice)),
 }
+
+
+_SQUEEZING = (torch.squeeze, Tensor.squeeze)
+TAKING: tuple[object, ...] = (Tensor.__getitem__, *_TAKING, *_SQUEEZING)
 
 
 def _least(place: slice) -> int:

@@ -101,9 +101,7 @@ class SymbolicForms(TorchFunctionMode):
         if mode is None or mode.shape_env is None:
             return form(*args, **kwargs)
         env = mode.shape_env
-        for size, least in demands(func, args, kwargs):
-            if not any(symbol_is_type(each, UNBACKED) for each in size.node.expr.free_symbols):
-                self.demanded.append((size.node.expr, least, running_line()))
+        self.demanded += [(size.node.expr, least, running_line()) for size, least in demands(func, args, kwargs)]
         self._note_conditions(env)
         given = (args, kwargs)
         suspects = self._conditions | self._plain if _has_parameter(given) else self._conditions
