@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -122,6 +123,21 @@ def matrix_exp(x: Tensor) -> Tensor:
     return torch.complex(*(part.narrow(-1, 0, x.shape[-1]) for part in (whole[..., : x.shape[-1], :], whole[..., x.shape[-1] :, :])))
 
 
+def matrix_norm(
+    A: Tensor, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Those of sums and of singular values; PyTorch's own C++ code reads sizes as plain integers."""
+    if isinstance(ord, str) or abs(ord) not in (1, 2, math.inf) or A.dim() < 2:
+        return torch.linalg.matrix_norm(A, ord, dim, keepdim, dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    places = [each % A.dim() for each in dim]
+    x = (A if dtype is None else A.to(dtype)).movedim(places, (-2, -1))
+    values = torch.linalg.svdvals(x) if abs(ord) == 2 else x.abs().sum(-2 if abs(ord) == 1 else -1)
+    norm = values.amax(-1) if ord > 0 else values.amin(-1)
+    for place in sorted(places) if keepdim else ():
+        norm = norm.unsqueeze(place)
+    return norm
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.linalg_pinv.atol_rtol_tensor: pinv,
     aten.cholesky_inverse.default: cholesky_inverse,
@@ -129,6 +145,7 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 FORMS: dict[Callable[..., object], Callable[..., object]] = {
     torch.linalg.lstsq: lstsq,
+    torch.linalg.matrix_norm: matrix_norm,
     **dict.fromkeys((torch.linalg.matrix_exp, torch.matrix_exp, torch.Tensor.matrix_exp), matrix_exp),
     torch.linalg.pinv: by_limits(torch.linalg.pinv, pinv),
     torch.linalg.matrix_rank: by_limits(torch.linalg.matrix_rank, matrix_rank),

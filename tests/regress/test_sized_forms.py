@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -96,3 +98,15 @@ def test_as_many_classes_as_a_size() -> None:
         assert torch.equal(compiled(x, y), F.one_hot(x, classes))
     with pytest.raises(ShapeConstraintError, match=r"test_sized_forms.py:\d+"):
         compiled(torch.arange(9), torch.ones(7))
+
+
+@pytest.mark.parametrize("ord", [2, -2, 1, -math.inf, "fro"])
+def test_norms_of_matrices_take_any_size(ord: float | str) -> None:
+    class Norm(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.linalg.matrix_norm(x, ord), torch.linalg.matrix_norm(x, ord, dim=(2, 0), keepdim=True)
+
+    executable = disc.compile(Norm(), (torch.randn(2, 5, 3),), options=disc.Options(cache=False))
+    for shape in ((2, 5, 3), (1, 1, 1), (3, 12, 7), (4, 3, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(executable(x), Norm()(x), rtol=1e-4, atol=1e-4)
