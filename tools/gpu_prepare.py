@@ -22,7 +22,7 @@ from gpu_parts.stand_in import write_texts  # noqa: E402
 
 MOST = 40 << 20  # bytes of the folder
 PROGRAMS = (
-    "layer rows long_rows shared_rows sums long_sums products convolutions attention few_queries schedules few_rows some_elementwise "
+    "layer rows long_rows shared_rows sums long_sums products convolutions attention few_queries schedules maps few_rows some_elementwise "
     "scans scatters sorts groups segments"
 )
 RECORDED = "mlp albert bert gpt2 llama t5-encoder vit resnet convnext"

@@ -245,20 +245,21 @@ def maps() -> Iterator[int]:
     """Tensor maps of every layout, and persistent programs without, alone and in batches: blocks and one more or less, where rows are
     multiples of 16 bytes and where not, and nothing to sum."""
     names = ("16x32x64+w4+s3+g2+t", "32x16x32+w4+s3+g8+t+p", "16x16x32+w4+s3+g8+t/4", "32x16x32+w4+s3+g8+p")
+    large = ("64x64x64+w4+s4+g8+t", "128x128x64+w8+s3+g8+t+p")  # boxes as wide as a swizzle, for the instructions of whole warp groups
     random = np.random.default_rng(0)
     for dtype, width in ((torch.float32, 4), (torch.bfloat16, 8)):
         for batch in ((), (2,)):
+            whole = dtype is torch.bfloat16 and not batch
             forms = tuple(
                 each
-                for each in map(read_schedule, names)
+                for each in map(read_schedule, (*names, *large) if whole else names)
                 if isinstance(each, BlockSchedule) and not (batch and each.mapped and each.persistent)
             )
             example = tuple(torch.randn(*batch, *shape, dtype=dtype) for shape in ((16, 24), (24, 16), (24, 8), (8, 24)))
             dims = tuple(dict.fromkeys((len(batch), len(batch) + 1), DYNAMIC) for _ in example)
             program = Checked.of_model(Layouts(), example, dims, tree=every_leaf(forms))
-            for m, n, k in ((16, 32, 64), (8, 40, 72), (7, 13, 29), (8, 8, 0), (0, 8, 16), (1, 1, 1))[
-                : None if dtype is torch.bfloat16 else 3
-            ]:
+            sizes = ((16, 32, 64), (8, 40, 72), (7, 13, 29), (8, 8, 0), (0, 8, 16), (1, 1, 1), (136, 72, 136))
+            for m, n, k in sizes[: None if whole else 5]:
                 shapes = ((m, k), (k, m), (k, n), (n, k))
                 inputs = [round_to_bf16(random.normal(size=(*batch, *shape)).astype("f4")) for shape in shapes]
                 found = program.check(inputs)
