@@ -60,6 +60,7 @@ LAYOUT: dict[str, frozenset[str]] = {
     "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),
     # whether elements of what is written share memory; what is broadcast is compared elsewhere
     "_meta_registrations.py": frozenset({"meta_copy_", "_scatter_meta_output"}),
+    "_subclasses/functional_tensor.py": frozenset({"__new__"}),  # a tensor within a trace is made of sizes and strides
     # the memory format that a convolution's result has; whether there is a view without a copy
     "_subclasses/fake_impls.py": frozenset({"convert", "_compute_stride", "maybe_guard_or_false", "maybe_guard_or_true"}),
 }  # fmt: skip
