@@ -30,7 +30,7 @@ from disc.frontend import dense_views, size_conversions
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
-from disc.frontend.locations import GENERATED, ONNX, TORCH, frame_text, line_text, traced_line
+from disc.frontend.locations import GENERATED, NUMPY, ONNX, TORCH, frame_text, line_text, traced_line
 from disc.frontend.symbols import SymbolError, linear_form, to_text
 from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
@@ -220,7 +220,7 @@ def expression_of(value: object) -> sympy.Expr:
 def _own_code() -> FrameType | None:
     """What called a method of a size, where it is no code of this package, and none of PyTorch's but what refuses some sizes."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_filename in _THROUGH or frame.f_code.co_filename.startswith(ONNX)):
+    while frame is not None and (frame.f_code.co_filename in _THROUGH or frame.f_code.co_filename.startswith((ONNX, *NUMPY))):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in REFUSING:
         return frame

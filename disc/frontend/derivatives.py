@@ -188,11 +188,11 @@ def _gradient(func: Function, argnums: int | tuple[int, ...]) -> Function:
 def _by_pullbacks(func: Function, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool) -> Any:
     """`jvp`, as the derivative of the pullback, which is linear: jvp(f, x, t) = vjp(u → vjp(f, x)(u), 0)(t). Where tangents are pushed
     forwards, beside numbers and tensors that have none, code of PyTorch reads sizes as plain integers."""
-    found: Any = _VJP(func, *primals, has_aux=has_aux)
-    value, pull, *further = found
     try:
+        found: Any = _VJP(func, *primals, has_aux=has_aux)
+        value, pull, *further = found
         tangent = _VJP(pull, pytree.tree_map(torch.zeros_like, value))[1](tuple(tangents))[0]
-    except RuntimeError:  # of an op whose gradient has no gradient
+    except RuntimeError:  # of an op whose gradient has no gradient, or a result of integers
         return _JVP(func, primals, tangents, argnums, strict=strict, has_aux=has_aux)
     return (value, tangent, *further)
 

@@ -1,4 +1,5 @@
-"""Gradients of grid_sample of images: of the image by adding up what each place takes, of the grid by the slopes between elements."""
+"""grid_sample of images, where PyTorch's decomposition of it is wrong, and its gradients: of the image by adding up what each place takes,
+of the grid by the slopes between elements."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 from disc.frontend.eager_strides import Decomposition
 
@@ -92,6 +94,24 @@ def _taps(coordinate: Tensor, size: int, mode: int, padding: int, align_corners:
     return [tap(first, first + 1 - place, -slope), tap(first + 1, place - first, slope)]
 
 
+def grid_sampler_2d(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """Reflected at the middles of the outermost elements, of which a side of 1 has one: PyTorch's decomposition takes sides for longer."""
+    if padding_mode != REFLECTION or not align_corners:
+        return _OF_PYTORCH(x, grid, interpolation_mode, padding_mode, align_corners)
+    batch, channels, height, width = x.shape
+    columns = _taps(grid[..., 0], width, interpolation_mode, padding_mode, align_corners)
+    rows = _taps(grid[..., 1], height, interpolation_mode, padding_mode, align_corners)
+    images = torch.arange(batch).reshape(-1, 1, 1, 1)
+    layers = torch.arange(channels).reshape(1, -1, 1, 1)
+    total = torch.zeros((), dtype=x.dtype)
+    for row in rows:
+        for column in columns:
+            inside = (row.inside & column.inside).unsqueeze(1)
+            taken = x[images, layers, row.index.unsqueeze(1), column.index.unsqueeze(1)]
+            total = total + torch.where(inside, taken * (row.weight * column.weight).unsqueeze(1), 0.0)
+    return total
+
+
 def grid_sampler_2d_backward(
     gradient: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool, output_mask: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -117,4 +137,7 @@ def grid_sampler_2d_backward(
     return of_image if output_mask[0] else None, torch.stack((of_x, of_y), -1) if output_mask[1] else None
 
 
-TABLE: dict[torch._ops.OperatorBase, Decomposition] = {aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward}
+_OF_PYTORCH = decomposition_table[aten.grid_sampler_2d.default]
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten.grid_sampler_2d.default: grid_sampler_2d, aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+}  # fmt: skip

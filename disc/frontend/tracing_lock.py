@@ -16,13 +16,23 @@ Result = TypeVar("Result")
 
 
 def alone(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, which waits until no other thread traces."""
+    """The function, which waits until no other thread traces.
+
+    What it has entered of `torch.func`'s transforms when it fails is left: a graph that is interpreted leaves them itself, but not where
+    one of its ops raises, and `torch.randn` would fail from then on.
+    """
 
     @functools.wraps(function)
     def locked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
         from torch._dynamo.convert_frame import compile_lock
 
         with compile_lock:
-            return function(*args, **kwargs)
+            depth = _functorch.get_dynamic_layer_stack_depth()
+            try:
+                return function(*args, **kwargs)
+            except BaseException:
+                _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+                raise
 
     return locked

@@ -1,4 +1,4 @@
-"""grid_sample of volumes: every mode, at sizes down to one element and none, with places beyond the borders and on them."""
+"""grid_sample of images and volumes: every mode, at sizes down to one element and none, with places beyond the borders and on them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ def test_volumes_as_in_eager(mode: str, padding: str) -> None:
             found = exe(x, grid)
             assert isinstance(found, Tensor)
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["reflection", "border"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_images_with_a_side_of_one_element(mode: str, padding: str) -> None:
+    """Where PyTorch's decomposition reflects, it takes the sides of an image for longer."""
+    auto = torch.export.Dim.AUTO
+    model = Sampled(mode, padding, align_corners=True)
+    exe = disc.compile(
+        model, (torch.randn(2, 2, 4, 5), torch.rand(2, 3, 4, 2)), dynamic_shapes=({0: auto, 2: auto, 3: auto}, {0: auto, 1: auto, 2: auto})
+    )
+    for height, width in ((1, 1), (1, 4), (3, 1), (2, 2), (5, 7)):
+        x, grid = torch.randn(2, 2, height, width), torch.rand(2, 3, 2, 2) * 6 - 3
+        torch.testing.assert_close(exe(x, grid), model(x, grid), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.sampled(4)

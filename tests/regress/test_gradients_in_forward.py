@@ -13,6 +13,7 @@ from torch import nn
 
 import disc
 from disc.errors import UnsupportedOpError
+from disc.frontend.tracing_lock import alone
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 LSTM = nn.LSTM(6, 4, batch_first=True)
@@ -144,3 +145,54 @@ def test_what_cannot_be_traced_is_named() -> None:
     model = ByAutograd(lambda x: x * 2 if x.sum() > 0 else x)
     with pytest.raises(UnsupportedOpError, match=r"a branch in Python that depends on data at test_gradients_in_forward.py:\d+"):
         disc.compile(model, (torch.randn(5, 6),))
+
+
+KEYWORDS: list[Function] = [
+    lambda x: F.gelu(input=x, approximate="tanh"),
+    lambda x: torch.group_norm(input=x, num_groups=2, cudnn_enabled=False),
+    lambda x: torch.layer_norm(input=x, normalized_shape=[6], cudnn_enable=False),
+    lambda x: F.layer_norm(input=x, normalized_shape=(6,)),
+    lambda x: F.group_norm(input=x, num_groups=3),
+]
+
+
+@pytest.mark.parametrize("function", KEYWORDS)
+def test_forms_take_the_keywords_of_what_they_stand_for(function: Function) -> None:
+    agrees(nn.Sequential(Called(function)), torch.randn(5, 6))
+
+
+class Called(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.filterwarnings("ignore::disc.errors.DiscWarning")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.func.jvp(lambda y: (y * 2, y.argmax(1)), (x,), (x.cos(),))[1][0],
+        lambda x: torch.vmap(lambda y: F.group_norm(y[None, :, None], 2))(x),
+    ],
+)
+def test_transforms_that_fix_sizes(function: Function) -> None:
+    x = torch.randn(5, 6)
+    found = disc.compile(Called(function), (x,))(x)
+    assert isinstance(found, torch.Tensor)
+    torch.testing.assert_close(found, function(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_trace_that_fails_leaves_no_transform_entered() -> None:
+    """Of `vmap`'s, all random numbers of the process would be refused."""
+
+    @alone
+    def failing() -> None:
+        torch._C._functorch._vmap_increment_nesting(3, "error")  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError("an op")
+
+    with pytest.raises(ValueError, match="an op"):
+        failing()
+    assert torch.randn(2).shape == (2,)
