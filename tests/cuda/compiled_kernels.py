@@ -83,6 +83,8 @@ def versions(chosen: str, name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVers
         return
     if chosen == "first":
         yield from mapped(name)
+        if gpu.architecture == FIRST_ARCHITECTURE:  # whose schedules are of most forms
+            yield from ones(name)
     kernels = library(name) if chosen == "library" else kinds(name, None if chosen == "all" else ANY_SIZE)
     for kernel in kernels:
         for version in kernel.versions[: 1 if chosen == "first" else None]:
@@ -145,6 +147,22 @@ def mapped(name: str) -> Iterator[tuple[str, DeviceVersion]]:
     model, tree = Layers(1024, 256).eval(), every_leaf((BlockSchedule(64, 64, 64, 4, 4, mapped=True),))
     for kernel in Fused.of_model(model, model.example(), model.dims(), target=name, tree=tree).kernels:
         yield from (("tensor maps", each) for each in kernel.versions if each.maps and each.parameters[0].type == "*bf16")
+
+
+class One(nn.Module):
+    """Products of one column, of one row, and of one value of k."""
+
+    def forward(self, *factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(left @ right for left, right in zip(factors[::2], factors[1::2], strict=True))
+
+
+def ones(name: str) -> Iterator[tuple[str, DeviceVersion]]:
+    """Products with a size of 1, by the schedules that are chosen for them on this GPU."""
+    shapes = ((5, 16), (16, 1), (8, 1, 11), (8, 11, 16), (5, 1), (1, 7))
+    example = tuple(torch.randn(shape, dtype=torch.bfloat16) for shape in shapes)
+    dims = (tuple({axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(shape) if size in (5, 7, 11)} for shape in shapes),)
+    for kernel in Fused.of_model(One(), example, dims, tree=None, target=name).kernels:
+        yield from (("one column, row or value of k", each) for each in kernel.versions if each.schedule is not None)
 
 
 def whole(name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:

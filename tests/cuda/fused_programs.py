@@ -12,9 +12,11 @@ from torch_mlir import ir
 
 from disc.api import compile_state, open_session
 from disc.codegen.cuda.emission import emit_device
+from disc.codegen.cuda.gemm import may_have_maps
 from disc.codegen.cuda.plans import KINDS, AttentionPlan, ProductPlan, attention_plan, product_plan
 from disc.codegen.fusions import read_functions, read_fusions
 from disc.codegen.packed import packed_refusal
+from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.text import Plan, read_plan
 from disc.config import Options
 from disc.frontend.imported import Imported
@@ -63,7 +65,8 @@ class Fused:
         snapshot = Snapshot(env)
         self.places = read_fusions(self.module, env, read_functions(self.module, snapshot))
         self.kernels = [
-            emit_device(place.work, _with(tree, read_plan(place.plans[self.target.name], KINDS)), self.target) for place in self.places
+            emit_device(place.work, _with(tree, place.work, read_plan(place.plans[self.target.name], KINDS)), self.target)
+            for place in self.places
         ]
         with self.module.context:
             for number, place in enumerate(self.places):  # names are not unique
@@ -80,11 +83,14 @@ class Fused:
         return cls(import_program(path, make_context()), **how)
 
 
-def _with(tree: BlockTree | None, plan: Plan) -> Plan:
-    """With a tree of the test's in place of the one that is chosen: of attention, blocks of which programs share the keys, and others."""
+def _with(tree: BlockTree | None, work: Fusion, plan: Plan) -> Plan:
+    """With a tree of the test's in place of the one that is chosen, without tensor maps that cannot load the factors: of attention, blocks of
+    which programs share the keys, and others."""
     if tree is not None and isinstance(plan, AttentionPlan):
         return attention_plan(every_block((AttentionBlock(16, 64, 4, 2, parts=8), AttentionBlock(32, 32, 4, 2))), plan.precision)
-    return product_plan(tree, plan.precision) if tree is not None and isinstance(plan, ProductPlan) else plan
+    if tree is not None and isinstance(plan, ProductPlan):
+        return product_plan(tree.without_maps(lambda each: may_have_maps(work, [each])), plan.precision)
+    return plan
 
 
 class Layers(nn.Module):

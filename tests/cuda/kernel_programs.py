@@ -5,6 +5,7 @@ Prints how many versions of kernels gave what the interpreter of the IR gives.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -294,6 +295,33 @@ def few_rows() -> Iterator[int]:
         yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
 
 
+class Ones(nn.Module):
+    """Products, each of whose sizes is 1 or varies; with a bias behind them."""
+
+    def forward(self, bias: torch.Tensor, *factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.bmm(left, right) + bias for left, right in zip(factors[::2], factors[1::2], strict=True))
+
+
+def ones() -> Iterator[int]:
+    """Every such product, by schedules of each form, and with sizes whose tensor maps may be made and others."""
+    names = ("32x32x32+w4+s3+g8", "16x32x32+w4+s3+g8/2", "16x16x32+w4+s3+g8+p", "16x32x32+w4+s3+g8+t", "16x32x32+w4+s3+g8+t+p",
+             "16x32x32+w4+s3+g8+h2", "1x32x32+w4+s3+g8", "4x32x32+w4+s3+g2/2")  # fmt: skip
+    forms = tuple(map(read_schedule, names))
+    random = np.random.default_rng(0)
+    varies = tuple(itertools.product((False, True), repeat=4))
+
+    def shapes(sizes: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
+        own = [[size if varied else 1 for size, varied in zip(sizes, each, strict=True)] for each in varies]
+        return [(1,), *(shape for b, m, n, k in own for shape in ((b, m, k), (b, k, n)))]
+
+    example = [torch.randn(shape) for shape in shapes((3, 5, 6, 7))]
+    dims = tuple({axis: DYNAMIC for axis, size in enumerate(each.shape) if size > 1} for each in example)
+    program = Checked.of_model(Ones(), tuple(example), (dims[0], dims[1:]), tree=every_leaf(forms))
+    assert [kernel.kind for kernel in program.kernels].count("compute") == sum(1 for _ in varies)
+    for sizes in ((2, 8, 12, 36), (1, 5, 35, 3), (3, 33, 1, 5)):
+        yield program.check([random.normal(size=shape).astype("f4") for shape in shapes(sizes)])
+
+
 def every_schedule() -> Iterator[int]:
     """All that are compiled for any GPU."""
     found = dict.fromkeys(each for kinds in FAMILIES.values() for family in kinds.values() for each in family)
@@ -317,6 +345,13 @@ class FewQueries(nn.Module):
         return attend(q, k, v), attend(q, k, v, is_causal=True), attend(wide, wide, wide)
 
 
+class OneQuery(nn.Module):
+    """Attention, written out."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.mT, -1) @ v + 1
+
+
 def few_queries() -> Iterator[int]:
     """So few queries that programs share the keys, and more."""
     example = (torch.randn(1, 1, 3, 20), torch.randn(1, 1, 6, 20), torch.randn(1, 1, 6, 20), torch.randn(1, 1, 4, 272))
@@ -325,11 +360,17 @@ def few_queries() -> Iterator[int]:
     for queries, keys in ((1, 513), (17, 70), (3, 0)):
         shapes = ((1, 1, queries, 20), (1, 1, keys, 20), (1, 1, keys, 20), (1, 1, queries, 272))
         yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
+    for heads, width in ((1, 5), (2, 1)):  # one query, and what is attended to has one number
+        example = (torch.randn(1, heads, 1, 20), torch.randn(1, heads, 6, 20), torch.randn(1, heads, 6, width))
+        program = Checked.of_model(OneQuery(), example, ({}, {2: DYNAMIC}, {2: DYNAMIC}))
+        for keys in (1, 70):
+            shapes = ((1, heads, 1, 20), (1, heads, keys, 20), (1, heads, keys, width))
+            yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
 
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
     "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "shared_rows": shared_rows, "long_rows": long_rows, "long_shared_rows": long_shared_rows, "sums": sums, "long_sums": long_sums, "products": products, "convolutions": convolutions, "attention": attention,
-    "schedules": schedules, "maps": maps, "few_rows": few_rows, "every_schedule": every_schedule, "few_queries": few_queries,
+    "schedules": schedules, "maps": maps, "ones": ones, "few_rows": few_rows, "every_schedule": every_schedule, "few_queries": few_queries,
     **LIBRARY_PROGRAMS,
 }  # fmt: skip
 

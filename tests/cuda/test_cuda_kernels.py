@@ -23,7 +23,7 @@ from tests.models import MODELS
 FOLDER = Path(__file__).parent
 # What one process runs: starting one costs as much as a program.
 PROGRAMS = (
-    "layer rows shared_rows sums products convolutions attention schedules maps few_rows few_queries some_elementwise",
+    "layer rows shared_rows sums products convolutions attention schedules maps ones few_rows few_queries some_elementwise",
     "scans scatters sorts groups segments",
 )
 FEW_MODELS = "mlp"  # the others are `long`

@@ -41,6 +41,16 @@ TAKEN: dict[str, tuple[Case, tuple[str, str], str]] = {
         ("a0, [n_S0, n_S1], [n_S1, 1], [32, 32]", "a1, [n_S2, n_S0], [n_S0, 1], [64, 32]"),
         "divides(8, S0) and divides(8, S1) and divides(8, S2) and at_least(1, S0)",
     ),
+    "one row": (
+        (lambda _, x, y: x @ y, ((3, 1, 11), (3, 11, 16)), BRAIN),
+        ("[1, n_S1], [n_S1, 1], [32, 32]", "[n_S1, 16], [16, 1], [32, 64]"),
+        "divides(8, S1) and at_least(1, S1)",
+    ),
+    "one column": (
+        (lambda _, x, y: x @ y, ((5, 16), (16, 1)), HALF),
+        ("a0, [n_S0, 16], [16, 1], [32, 32]", "a1, [1, 16], [16, 1], [64, 32]"),
+        "divides(8, S0)",
+    ),
     "heads": (
         (lambda _, x, y: x @ y, ((3, 8, 5, 16), (3, 8, 16, 7)), HALF),
         ("[n_S1, 16], [16, 1], [32, 32]", "[16, n_S2], [n_S2, 1], [32, 64]"),
@@ -51,6 +61,11 @@ REFUSED: dict[str, Case] = {
     "rows of 4 bytes": (lambda _, x, y: x @ y, ((5, 2), (2, 8)), BRAIN),
     "one row for all": (lambda _, x, y: x[:1].expand(5, 16) @ y, ((2, 16), (16, 8)), torch.float32),
     "a convolution": (lambda _, x, y: torch.nn.functional.conv1d(x, y, padding=1), ((1, 8, 11), (16, 8, 3)), torch.float32),
+    "one k": (lambda _, x, y: x @ y, ((5, 1), (1, 7)), BRAIN),
+    "one k of a batch": (lambda _, x, y: x @ y, ((3, 5, 1), (3, 1, 7)), BRAIN),
+    "neighbors of a batch, one row": (lambda _, x, y: torch.einsum("kb,bkn->bn", x, y), ((11, 8), (8, 11, 16)), BRAIN),
+    "neighbors of a batch, one column": (lambda _, x, y: torch.einsum("bmk,kb->bm", x, y), ((16, 5, 16), (16, 16)), BRAIN),
+    "neighbors of a batch that varies": (lambda _, x, y: torch.einsum("bmk,kb->bm", x, y), ((3, 5, 11), (11, 3)), torch.float32),
     "a slice": (lambda _, x, y: x[:, 1:] @ y[1:], ((5, 11), (11, 8)), torch.float32),
 }
 

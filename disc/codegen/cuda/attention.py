@@ -317,7 +317,7 @@ class _Attention:
             for root, result in zip(self.fusion.body.yields, results, strict=True):
                 if root not in indices:
                     raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the second product of its fusion")
-                e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+                e.store_block(result, root, indices[root], ("gm", "column"))
 
     # --- parts of the keys ----------------------------------------------------------------------------------------------
 

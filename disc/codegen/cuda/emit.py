@@ -7,6 +7,7 @@ same index, buffers are loaded. A value goes to the outermost scope that knows i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from disc.codegen.cuda.elementwise import emit_elementwise
@@ -118,12 +119,21 @@ class Emitter:
         """Stores register values. Where they are the same in all lanes, so is what is stored."""
         place, mask = self._place(buffer, offset, predicate)
         stored = f"{value}.to({in_memory(buffer.element)})"
-        axes = self.w.axes_of(offset.symbols())
-        if axes:  # a value that varies along fewer axes
+        names = [*offset.symbols(), *(name for each in predicate for name in each.symbols)]
+        if self.w.axes_of(names):  # a value that varies along fewer axes
             stored = f"tl.broadcast_to({stored}, ({place}).shape)"
         elif not mask:  # one element, whose value is a scalar or, where lanes were reduced, a block of equal ones
             place = f"{place} + tl.zeros({stored}.shape, tl.int32)"
         self.w.statement(f"tl.store({place}, {stored}{f', mask={mask}' if mask else ''})")
+
+    def store_block(self, buffer: Buffer, root: Node, index: Index, loops: Sequence[str]) -> None:
+        """Stores the values of `root` at the positions of two loops, which are the lanes of a block. An index says nothing of a loop of one
+        iteration: its first lane stores, and what is computed stays behind the leaves that do not name it either."""
+        w, offset = self.w, self.space.linear(index, buffer.dims)
+        silent = [name for name in loops if name not in offset.symbols()]
+        lanes = tuple(Condition(w.variables[name].live, (name,)) for name in silent if w.variables[name].live)
+        with w.not_before(w.scope) if silent else nullcontext():
+            self.store(buffer, offset, self.value(root, index), lanes)
 
     def _place(self, buffer: Buffer, offset: Dim, predicate: Predicate) -> tuple[str, str]:
         """Pointers, and their mask, "" for none. A mask that varies along more axes than the offset makes pointers for all of these."""

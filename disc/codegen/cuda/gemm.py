@@ -242,7 +242,7 @@ class _Product:
         for root, result in zip(self.fusion.body.yields, results, strict=True):
             if root not in indices:
                 raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the product of its fusion")
-            e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+            e.store_block(result, root, indices[root], ("gm", columns))
 
     def _tensor(self, e: Emitter, place: tuple[str, str], begin: str, end: str) -> None:
         """Sums of products of whole blocks, in `sums`. place: the first row and the first column."""

@@ -37,12 +37,15 @@ class Map:
 
 
 def mapped_factors(fusion: Fusion, space: IndexSpace, c: Contraction) -> tuple[Matrices, Matrices] | None:
-    """Where the factors of a product are, whose loops are declared, if tensor maps can load them: both are matrices, whose rows begin at
-    multiples of 16 bytes where `vector_guards` and the alignment of addresses hold."""
+    """Where the factors of a product are, whose loops are declared, if tensor maps can load them: both are matrices, whose rows lie
+    multiples of 16 bytes apart, as those of a batch, where `vector_guards` and the alignment of addresses hold."""
     left, right = factors_in_memory(fusion, space, c)
-    if left is None or right is None or left.element != right.element or not whole_lines(space, c):
+    if left is None or right is None or left.element != right.element:
         return None
-    return left, right
+    if ONE in (c.m if left.apart else c.k, c.n if right.apart else c.k):  # a line of one element: another loop's may be its neighbors
+        return None
+    steps = [(step, each.element) for each in (left, right) for step in (each.ahead, each.step)]
+    return (left, right) if whole_lines(space, c, *steps) else None
 
 
 def may_map(fusion: Fusion, space: IndexSpace, c: Contraction, schedule: BlockSchedule) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from disc.codegen.plan.contraction import Contraction, Operand, declare, forward_indices, trace_views
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear, terms_of
@@ -31,11 +31,24 @@ def guards_of(space: IndexSpace, tensors: Iterable[tuple[Dim, str]]) -> tuple[Di
     return tuple(sorted(found, key=str))
 
 
-def whole_lines(space: IndexSpace, c: Contraction) -> bool:
-    """Whether `vector_guards` sees to it that rows of both factors, whose loops are declared, begin at multiples of 16 bytes."""
+def whole_lines(space: IndexSpace, c: Contraction, *steps: tuple[Dim, str]) -> bool:
+    """Whether `vector_guards` sees to it that rows of both factors, whose loops are declared, begin at multiples of 16 bytes, and that each
+    of `steps`, (elements, element), is such a multiple."""
+    known: set[Divides] = set()
+    for operand, free in ((c.left, "gm"), (c.right, "gn")):
+        found = _source(space, operand, free)
+        guards = None if found is None else _needed(space, found[0], BYTES // ELEMENT_BYTES[found[1]])
+        if guards is None:
+            return False
+        known.update(guards)
+    return all(_known_to_divide(space, known, BYTES // ELEMENT_BYTES[element], step) for step, element in steps)
+
+
+def _known_to_divide(space: IndexSpace, known: Collection[Divides], number: int, size: Dim) -> bool:
+    """Whether `number` divides a size, term by term, where all of `known` hold."""
     return all(
-        (found := _source(space, operand, free)) is not None and _needed(space, found[0], BYTES // ELEMENT_BYTES[found[1]]) is not None
-        for operand, free in ((c.left, "gm"), (c.right, "gn"))
+        space.env.divides(number, term) is Truth.YES or any(Divides(number, Dim.symbol(name)) in known for name in _factors(space, term))
+        for term in terms_of(size)
     )
 
 
@@ -86,7 +99,12 @@ def _all_divide(space: IndexSpace, sizes: Iterable[Dim], number: int) -> list[Di
 
 def _factor(space: IndexSpace, size: Dim) -> Dim | None:
     """A base symbol that `size` is a multiple of; the last one of several, which is that of the inner dim."""
-    if len(size.monomials) != 1:
-        return None
-    names = [atom.name for atom, _ in size.monomials[0][1] if isinstance(atom, Symbol) and atom.name not in space.extents]
+    names = _factors(space, size)
     return Dim.symbol(names[-1]) if names else None
+
+
+def _factors(space: IndexSpace, size: Dim) -> list[str]:
+    """The base symbols that `size` is a multiple of."""
+    if len(size.monomials) != 1:
+        return []
+    return [atom.name for atom, _ in size.monomials[0][1] if isinstance(atom, Symbol) and atom.name not in space.extents]
