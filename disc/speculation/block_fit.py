@@ -176,11 +176,11 @@ def fit_to_model(gpu: Gpu, kinds: Sequence[str] = (), measured: Mapping[str, Any
         table, library = _times(own, family, points, gpu, kind), None
         if own is not None:
             library = own.library(points, table.min(axis=1))
-        # The model cannot tell what persistent programs gain: only times may say so, as of the library.
+        # The model cannot tell what persistent programs and tensor maps gain: only times may say so, as of the library.
         common = [
             number
             for number, each in enumerate(family)
-            if not each.streams and (not each.persistent or (own is not None and own.measured[number]))
+            if not each.streams and (not (each.persistent or each.mapped) or (own is not None and own.measured[number]))
         ]
         tiled = tuple(family[number] for number in common)
         most = (TOP, LEAVES) if measured is None else (CORRECTED_TOP, CORRECTED_LEAVES)

@@ -4,7 +4,7 @@ product, of attention also for each of some lengths of heads, in data/sm_90.json
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -62,9 +62,9 @@ class BlockTree(DeviceTree[ProductSchedule]):
         """The choices where there is no library."""
         return self.prune({LIBRARY: 0}) if CUBLASLT in self.schedules else self
 
-    def without_maps(self, may: Callable[[BlockSchedule], bool]) -> BlockTree:
-        """With plain loads in the schedules whose tensor maps cannot load a product's factors."""
-        others = [replace(each, mapped=False) if isinstance(each, BlockSchedule) and not may(each) else each for each in self.schedules]
+    def without_maps(self, may: Callable[[BlockSchedule], bool], family: Collection[BlockSchedule]) -> BlockTree:
+        """With plain loads in the schedules whose tensor maps cannot load a product's factors. family: those that compile."""
+        others = [plain_loads(each, family) if isinstance(each, BlockSchedule) and not may(each) else each for each in self.schedules]
         if others == list(self.schedules):
             return self
         kept = tuple(dict.fromkeys(others))
@@ -72,6 +72,12 @@ class BlockTree(DeviceTree[ProductSchedule]):
             (LEAF, kept.index(others[place]), 0, 0) if number == LEAF else (number, place, *rest) for number, place, *rest in self.nodes
         )
         return replace(self, schedules=kept, nodes=nodes).prune({})
+
+
+def plain_loads(schedule: BlockSchedule, family: Collection[BlockSchedule]) -> BlockSchedule:
+    """A schedule without its tensor maps; as many programs as blocks where its family has no persistent ones of them."""
+    plain = replace(schedule, mapped=False)
+    return plain if plain in family else replace(plain, persistent=False)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _with(tree: BlockTree | None, work: Fusion, plan: Plan) -> Plan:
     if tree is not None and isinstance(plan, AttentionPlan):
         return attention_plan(every_block((AttentionBlock(16, 64, 4, 2, parts=8), AttentionBlock(32, 32, 4, 2))), plan.precision)
     if tree is not None and isinstance(plan, ProductPlan):
-        return product_plan(tree.without_maps(lambda each: may_have_maps(work, [each])), plan.precision)
+        return product_plan(tree.without_maps(lambda each: may_have_maps(work, [each]), tree.blocks), plan.precision)
     return plan
 
 

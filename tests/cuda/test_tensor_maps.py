@@ -13,15 +13,16 @@ from disc.codegen.cuda.emission import emit_device, may_have
 from disc.codegen.cuda.gemm import may_have_maps, product_tree
 from disc.codegen.cuda.plans import product_plan
 from disc.codegen.plan.text import IllegalPlan
-from disc.speculation.block_families import ANY_PRODUCT
+from disc.speculation.block_families import ANY_PRODUCT, FAMILIES
 from disc.speculation.block_schedules import CUBLASLT, BlockSchedule
-from disc.speculation.block_trees import BASE, SINGLE, BlockTree, every_leaf
+from disc.speculation.block_trees import ALONG_K, BASE, FAST, SINGLE, BlockTree, every_leaf
 from disc.speculation.guards import ALWAYS
 from disc.speculation.tree import LEAF
 
 PLAIN = BlockSchedule(32, 64, 32, 4, 3)
 MAPPED, PERSISTENT = replace(PLAIN, mapped=True), replace(PLAIN, mapped=True, persistent=True)
 TREE = BlockTree((MAPPED, PLAIN, PERSISTENT), ((0, 5, 1, 2), (LEAF, 0, 0, 0), (0, 9, 3, 4), (LEAF, 1, 0, 0), (LEAF, 2, 0, 0)))
+FAMILY = (PLAIN, replace(PLAIN, persistent=True), MAPPED, PERSISTENT)
 Case = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], torch.dtype]
 # The maps of both factors, as the text has them, and what the guard asks for besides addresses of multiples of 16 bytes and positions of 32
 # bits. Dims other than 16, 8 and 2 vary.
@@ -96,28 +97,38 @@ def test_what_maps_cannot_load(name: str) -> None:
     assert not may_have_maps(work, [MAPPED, CUBLASLT]) and may_have_maps(work, [PLAIN, CUBLASLT])
     with pytest.raises(IllegalPlan, match="tensor maps load matrices in memory"):
         may_have(work, product_plan(TREE, SINGLE))
-    tree = product_tree(work, dict.fromkeys(BASE, TREE), SINGLE)
+    tree = product_tree(work, dict.fromkeys(BASE, TREE), dict.fromkeys(BASE, FAMILY), SINGLE)
     assert set(tree.schedules) <= {PLAIN, replace(PLAIN, persistent=True)}
 
 
 def test_other_leaves_of_a_tree_stay() -> None:
-    tree = TREE.without_maps(lambda each: each != MAPPED)
+    tree = TREE.without_maps(lambda each: each != MAPPED, FAMILY)
     assert [tree.schedules[tree.choose((m, 8, 8, 1, 132))] for m in (5, 9, 10)] == [PLAIN, PLAIN, PERSISTENT]
-    assert tree.schedules == (PLAIN, PERSISTENT) and TREE.without_maps(lambda _: True) is TREE
+    assert tree.schedules == (PLAIN, PERSISTENT) and TREE.without_maps(lambda _: True, FAMILY) is TREE
+
+
+def test_what_stands_in_for_maps_is_in_the_family() -> None:
+    """It has been compiled for the GPU, so that it stays within its registers and shared memory."""
+    for kinds in FAMILIES.values():
+        for family in kinds.values():
+            mapped = [each for each in family if each.mapped]
+            trees = [every_leaf((each,)).without_maps(lambda _: False, family) for each in mapped]
+            assert all(set(tree.blocks) <= set(family) and not tree.blocks[0].mapped for tree in trees), mapped
+    assert any(each.mapped and replace(each, mapped=False) not in FAMILIES[90][ALONG_K[FAST]] for each in FAMILIES[90][ALONG_K[FAST]])
 
 
 def test_persistent_programs_of_a_batch_have_none() -> None:
     """They would make maps for every block."""
     for shapes, able in ((((5, 11), (11, 7)), True), (((3, 5, 11), (3, 11, 7)), False)):
         work, _ = compute(lambda _, x, y: x @ y, *shapes)
-        tree = product_tree(work, dict.fromkeys(BASE, TREE), SINGLE)
+        tree = product_tree(work, dict.fromkeys(BASE, TREE), dict.fromkeys(BASE, FAMILY), SINGLE)
         assert (PERSISTENT in tree.schedules) == able and MAPPED in tree.schedules
         assert tree.prune({}) == tree and may_have_maps(work, tree.schedules) and may_have_maps(work, TREE.schedules) == able
 
 
 def test_elements_that_tensor_cores_do_not_multiply() -> None:
     work, _ = compute(lambda _, x, y: x @ y, (5, 11), (11, 7), element=DOUBLE)
-    assert product_tree(work, dict.fromkeys(BASE, TREE), SINGLE).schedules == (ANY_PRODUCT,)
+    assert product_tree(work, dict.fromkeys(BASE, TREE), dict.fromkeys(BASE, FAMILY), SINGLE).schedules == (ANY_PRODUCT,)
 
 
 def test_maps_of_persistent_programs_are_made_once() -> None:

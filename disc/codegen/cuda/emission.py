@@ -35,10 +35,12 @@ from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim
+from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_schedules import CUBLASLT
 from disc.speculation.block_trees import FAST, SINGLE, BlockTree, attention_trees, product_trees
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
+from disc.targets.thresholds import Gpu
 
 MOST_ELEMENTS = 1 << 20  # of a block, in Triton
 _KINDS: dict[str, type[Plan] | tuple[type[Plan], ...]] = {
@@ -58,7 +60,7 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
     if kind == "stitch":
         return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
     if kind == "compute" and target.gpu is not None:
-        return product_plan(product_tree(fusion, product_trees(target.gpu.architecture, target.trees), precision), precision)
+        return product_plan(_own_tree(fusion, target, target.gpu, precision), precision)
     if kind == "attention" and target.gpu is not None:
         return attention_plan(attention_tree(fusion, attention_trees(target.gpu.architecture), precision), precision)
     if kind == "library":
@@ -123,8 +125,13 @@ def _known(fusion: Fusion, tree: BlockTree, precision: str, target: Target) -> B
     """The tree of a plan; with what it rests on where it is the target's own, which the text of a plan does not say."""
     if target.gpu is None:
         return tree
-    own = product_tree(fusion, product_trees(target.gpu.architecture, target.trees), precision)
+    own = _own_tree(fusion, target, target.gpu, precision)
     return own if (own.schedules, own.nodes) == (tree.schedules, tree.nodes) else tree
+
+
+def _own_tree(fusion: Fusion, target: Target, gpu: Gpu, precision: str) -> BlockTree:
+    """What is chosen for a product."""
+    return product_tree(fusion, product_trees(gpu.architecture, target.trees), FAMILIES[gpu.architecture], precision)
 
 
 def _extents(fusion: Fusion, target: Target) -> tuple[Dim, ...]:

@@ -5,7 +5,7 @@ A convolution is the same product, its operand the patches of the image, which a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
@@ -78,18 +78,21 @@ def product_versions(
     return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
 
 
-def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str) -> BlockTree:
-    """The tree of a compute fusion's schedules, with what is known of its sizes decided. trees: by the kind of product."""
+def product_tree(
+    fusion: Fusion, trees: Mapping[str, BlockTree], families: Mapping[str, Collection[BlockSchedule]], precision: str
+) -> BlockTree:
+    """The tree of a compute fusion's schedules, with what is known of its sizes decided. trees, families: by the kind of product."""
     space = fusion.space()
     c = read_contraction(space, check_single_dot(fusion.body), channels_inside=True)
     if not _on_tensor_cores(c):
         return one_schedule(ANY_PRODUCT)
     kind = precision if common_element(c.left, c.right) == "tl.float32" else HALF
     along = ALONG_K.get(kind, "")
-    tree = trees[along if along in trees and _lies_along_k(space, c) else kind]
+    kind = along if along in trees and _lies_along_k(space, c) else kind
+    tree = trees[kind]
     if not has_library_product(fusion):
         tree = tree.without_library()
-    tree = tree.without_maps(lambda each: may_map(fusion, space, c, each))
+    tree = tree.without_maps(lambda each: may_map(fusion, space, c, each), families[kind])
     return tree.prune({number: size.const for number, size in enumerate((c.m, c.n, c.k, c.batch)) if size.is_const})
 
 

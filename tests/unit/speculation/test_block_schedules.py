@@ -10,6 +10,7 @@ import pytest
 
 from disc.codegen.plan.tree_text import node_texts, read_nodes
 from disc.errors import DiscWarning
+from disc.speculation import block_fit
 from disc.speculation.block_families import ANY_PRODUCT, FAMILIES, FEW_ROWS, attention_family
 from disc.speculation.block_fit import (
     ATTENTION_TOP,
@@ -157,6 +158,16 @@ def test_new_schedules_are_taken_where_times_say_so() -> None:
         assert new[schedule] in tree.schedules
         sizes = {m: str(tree.schedules[tree.choose((m, 4096, 4096, 1, gpu.sms))]) for m in (1, 64, 2048, 4096)}
         assert {m for m, chosen in sizes.items() if chosen == schedule} == {m for m in sizes if least <= m <= most}, sizes
+
+
+@pytest.mark.parametrize("architecture", [90, 100])
+def test_no_model_takes_persistent_programs_or_maps(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much faster it takes new schedules to be: there are no times of them."""
+    gpu, times = next(gpu for gpu in GPUS if gpu.architecture == architecture), read_times(DATA, architecture)
+    assert any(each.mapped for each in FAMILIES[architecture][HALF])
+    monkeypatch.setattr(block_fit, "UNSURE", 0.5)
+    tree = fit_to_model(gpu, (HALF,), times)[HALF].tree
+    assert not any(each.persistent or each.mapped for each in tree.blocks)
 
 
 def test_a_library_is_chosen_where_times_say_so(tmp_path: Path) -> None:
