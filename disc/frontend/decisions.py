@@ -41,9 +41,8 @@ _WATCHING = os.path.join(os.path.dirname(__file__), "dynamo_decisions.py")
 _PASSED = frozenset({*uninteresting_files(), __file__, dense_views.__file__, _WATCHING})
 # Frames between the user's code and a size: `if size:` compares in the first, modes of functions, and what is called in the place of
 # `int`, are in the others.
-_THROUGH = frozenset(
-    module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor, sym_node, size_conversions)
-)
+_THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor, size_conversions))
+_COUNTING = frozenset({*_THROUGH, sym_node.__file__})  # a condition in arithmetic; of comparisons PyTorch's own core makes some there
 REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
 _DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -166,7 +165,7 @@ class Recorder:
         def truth(value: torch.SymBool) -> object:
             expression = value.node.expr
             answer = real(value)
-            if (frame := _own_code()) is not None:
+            if (frame := _own_code(_COUNTING)) is not None:
                 self._record(lambda: condition_of(expression), bool(answer), frame, str(expression))
             return answer
 
@@ -217,10 +216,10 @@ def expression_of(value: object) -> sympy.Expr:
     raise SymbolError(f"{value!r} is no number")
 
 
-def _own_code() -> FrameType | None:
+def _own_code(through: Container[str] = _THROUGH) -> FrameType | None:
     """What called a method of a size, where it is no code of this package, and none of PyTorch's but what refuses some sizes."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_filename in _THROUGH or frame.f_code.co_filename.startswith((ONNX, *NUMPY))):
+    while frame is not None and (frame.f_code.co_filename in through or frame.f_code.co_filename.startswith((ONNX, *NUMPY))):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in REFUSING:
         return frame

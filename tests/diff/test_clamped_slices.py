@@ -64,7 +64,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_one_compile_serves_all_sizes(name: str, example: int) -> None:
     compiled = disc.compile(CASES[name], [torch.randn(2, example, 10)], dynamic_shapes=[{1: AUTO}])
-    for size in SIZES:
+    for size in SIZES[name == beside_an_op_that_pytorch_decomposes.__name__ :]:  # there are no quantiles of no rows
         x = torch.randn(2, size, 10)
         torch.testing.assert_close(compiled(x), CASES[name](x))
 
