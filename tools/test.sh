@@ -2,7 +2,7 @@
 # Everything a change must pass: build, ruff, pyright, lit, pytest. From a fresh checkout it makes .venv first.
 #   --sanitize  also builds the runtime with ASan, UBSan and TSan and runs its C++ tests under each
 #   --rest      also every other case of the tests that have many, which a plain run leaves out for time
-#   --long      also the tests marked `long`, and all cases of those marked `sampled`
+#   --long      --rest, also the tests marked `long`, and all cases of those marked `sampled`
 # DISC_VENV, DISC_EXTRAS and DISC_GROUPS as in tools/setup.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +14,7 @@ for argument in "$@"; do
   case "$argument" in
     --sanitize) sanitize=1 ;;
     --rest) rest=1 ;;
-    --long) long=(--long) ;;
+    --long) long=(--long) rest=1 ;;
     *) echo "usage: tools/test.sh [--sanitize] [--rest] [--long]" >&2; exit 1 ;;
   esac
 done

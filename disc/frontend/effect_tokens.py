@@ -24,10 +24,6 @@ CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 PRINTS = (torch.ops.aten._print.default, torch.ops.higher_order.print)
 
 
-def has_effects(graph: fx.Graph) -> bool:
-    return bool(graph.find_nodes(op="call_function", target=with_effects))
-
-
 def warn_of_prints(graph: fx.Graph) -> None:
     """Warns of every print: compiled programs do not."""
     for node in graph.nodes:

@@ -3,7 +3,8 @@ of the grid by the slopes between elements."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from disc.frontend.eager_strides import Decomposition
+from disc.frontend.grid_samples import BORDER, NEAREST, REFLECTION, ZEROS, reflected
 
 aten = torch.ops.aten
-LINEAR, NEAREST, CUBIC = 0, 1, 2
-ZEROS, BORDER, REFLECTION = 0, 1, 2
+CUBIC = 2
 _A = -0.75  # of the cubic kernel, as eager has it
 
 
@@ -35,15 +36,6 @@ def _clipped(place: Tensor, last: float) -> tuple[Tensor, Tensor]:
     return place.clamp(torch.zeros_like(place), torch.full_like(place, last)), inner.to(place.dtype)
 
 
-def _reflected(place: Tensor, low: float, span: float) -> tuple[Tensor, Tensor]:
-    sign = torch.where(place < low, -1.0, 1.0).to(place.dtype)
-    distance = (place - low).abs()
-    turns = (distance / span).floor()
-    rest = torch.fmod(distance, span)
-    is_even = turns % 2 == 0
-    return torch.where(is_even, rest + low, span - rest + low), torch.where(is_even, sign, -sign)
-
-
 def _kept_inside(place: Tensor, size: int, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
     """The place that is read for this one, and the slope of that."""
     if padding == ZEROS:
@@ -51,7 +43,8 @@ def _kept_inside(place: Tensor, size: int, padding: int, align_corners: bool) ->
     if padding == BORDER:
         return _clipped(place, size - 1)
     low, span = (0.0, size - 1) if align_corners else (-0.5, size)
-    folded, slope = _reflected(place, low, torch.sym_max(span, 1))
+    folded, is_even = reflected(place, low, torch.sym_max(span, 1))
+    slope = torch.where((place < low) == is_even, -1.0, 1.0).to(place.dtype)
     if align_corners:  # of a single element there is nothing to reflect
         single = torch.full_like(place, size) <= 1
         folded, slope = torch.where(single, 0.0, folded), torch.where(single, 0.0, slope)
@@ -94,21 +87,28 @@ def _taps(coordinate: Tensor, size: int, mode: int, padding: int, align_corners:
     return [tap(first, first + 1 - place, -slope), tap(first + 1, place - first, slope)]
 
 
+def _pairs(
+    x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool
+) -> Iterator[tuple[Tap, Tap, Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]]:
+    """The elements that each place of a grid [n, h, w, 2] takes of an image [n, c, ...]: how, along rows and along columns, where there is
+    one, and its indices."""
+    batch, channels, height, width = x.shape
+    columns = _taps(grid[..., 0], width, mode, padding, align_corners)
+    rows = _taps(grid[..., 1], height, mode, padding, align_corners)
+    images = torch.arange(batch).reshape(-1, 1, 1, 1)
+    layers = torch.arange(channels).reshape(1, -1, 1, 1)
+    for row, column in itertools.product(rows, columns):
+        inside = (row.inside & column.inside).unsqueeze(1)
+        yield row, column, inside, (images, layers, row.index.unsqueeze(1), column.index.unsqueeze(1))
+
+
 def grid_sampler_2d(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
     """Reflected at the middles of the outermost elements, of which a side of 1 has one: PyTorch's decomposition takes sides for longer."""
     if padding_mode != REFLECTION or not align_corners:
         return _OF_PYTORCH(x, grid, interpolation_mode, padding_mode, align_corners)
-    batch, channels, height, width = x.shape
-    columns = _taps(grid[..., 0], width, interpolation_mode, padding_mode, align_corners)
-    rows = _taps(grid[..., 1], height, interpolation_mode, padding_mode, align_corners)
-    images = torch.arange(batch).reshape(-1, 1, 1, 1)
-    layers = torch.arange(channels).reshape(1, -1, 1, 1)
     total = torch.zeros((), dtype=x.dtype)
-    for row in rows:
-        for column in columns:
-            inside = (row.inside & column.inside).unsqueeze(1)
-            taken = x[images, layers, row.index.unsqueeze(1), column.index.unsqueeze(1)]
-            total = total + torch.where(inside, taken * (row.weight * column.weight).unsqueeze(1), 0.0)
+    for row, column, inside, places in _pairs(x, grid, interpolation_mode, padding_mode, align_corners):
+        total = total + torch.where(inside, x[places] * (row.weight * column.weight).unsqueeze(1), 0.0)
     return total
 
 
@@ -116,24 +116,16 @@ def grid_sampler_2d_backward(
     gradient: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool, output_mask: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """gradient: [n, c, h, w]; x: the image, [n, c, ...]; grid: [n, h, w, 2]."""
-    batch, channels, height, width = x.shape
-    columns = _taps(grid[..., 0], width, interpolation_mode, padding_mode, align_corners)
-    rows = _taps(grid[..., 1], height, interpolation_mode, padding_mode, align_corners)
-    images = torch.arange(batch).reshape(-1, 1, 1, 1)
-    layers = torch.arange(channels).reshape(1, -1, 1, 1)
     of_image = torch.zeros_like(x)
     of_x, of_y = torch.zeros_like(grid[..., 0]), torch.zeros_like(grid[..., 1])
-    for row in rows:
-        for column in columns:
-            inside = (row.inside & column.inside).unsqueeze(1)
-            places = (images, layers, row.index.unsqueeze(1), column.index.unsqueeze(1))
-            if output_mask[0]:
-                weight = (row.weight * column.weight).unsqueeze(1)
-                of_image = of_image.index_put(places, torch.where(inside, gradient * weight, 0.0), accumulate=True)
-            if output_mask[1] and interpolation_mode != NEAREST:
-                taken = torch.where(inside, x[places] * gradient, 0.0).sum(1)
-                of_x = of_x + taken * row.weight * column.slope
-                of_y = of_y + taken * row.slope * column.weight
+    for row, column, inside, places in _pairs(x, grid, interpolation_mode, padding_mode, align_corners):
+        if output_mask[0]:
+            weight = (row.weight * column.weight).unsqueeze(1)
+            of_image = of_image.index_put(places, torch.where(inside, gradient * weight, 0.0), accumulate=True)
+        if output_mask[1] and interpolation_mode != NEAREST:
+            taken = torch.where(inside, x[places] * gradient, 0.0).sum(1)
+            of_x = of_x + taken * row.weight * column.slope
+            of_y = of_y + taken * row.slope * column.weight
     return of_image if output_mask[0] else None, torch.stack((of_x, of_y), -1) if output_mask[1] else None
 
 

@@ -15,12 +15,12 @@ LINEAR, NEAREST = 0, 1
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
-def _reflected(place: Tensor, low: float, span: float) -> Tensor:
-    """At the borders low and low + span, as often as it takes."""
+def reflected(place: Tensor, low: float, span: float) -> tuple[Tensor, Tensor]:
+    """At the borders low and low + span, as often as it takes; and whether that is an even number of times, counted from low upward."""
     distance = (place - low).abs()
-    turns = (distance / span).floor()
+    is_even = (distance / span).floor() % 2 == 0
     rest = torch.fmod(distance, span)
-    return torch.where(turns % 2 == 0, rest + low, span - rest + low)
+    return torch.where(is_even, rest + low, span - rest + low), is_even
 
 
 def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
@@ -29,9 +29,9 @@ def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tenso
     if padding == REFLECTION:
         if align_corners:
             single = torch.zeros_like(place)
-            place = torch.where(torch.full_like(place, size) > 1, _reflected(place, 0.0, torch.sym_max(size - 1, 1)), single)
+            place = torch.where(torch.full_like(place, size) > 1, reflected(place, 0.0, torch.sym_max(size - 1, 1))[0], single)
         else:
-            place = _reflected(place, -0.5, size)
+            place = reflected(place, -0.5, size)[0]
     if padding == ZEROS:
         return place
     last = torch.full_like(place, size - 1)

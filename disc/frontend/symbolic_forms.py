@@ -104,7 +104,8 @@ class SymbolicForms(TorchFunctionMode):
         self.demanded += [(size.node.expr, least, running_line()) for size, least in demands(func, args, kwargs)]
         self._note_conditions(env)
         given = (args, kwargs)
-        suspects = self._conditions | self._plain if _has_parameter(given) else self._conditions
+        of_weights = bool(self._plain or self._read) and _has_parameter(given)
+        suspects = self._conditions | self._plain if of_weights else self._conditions
         for symbol in suspects & _symbols_of(given) if suspects else ():
             if needs_size(form, given, env, symbol):  # as layers check what they were made for (`nn.LSTM`), and models their channels
                 self._conditions.discard(symbol)
@@ -113,7 +114,7 @@ class SymbolicForms(TorchFunctionMode):
         with self.elsewhere():
             result = form(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
-        read = self._read if not _has_parameter(given) else {}  # what else may need a size that was read is made of it
+        read = {} if of_weights else self._read  # what else may need a size that was read is made of it
         self._record(env.replacements, f"{name} ({{}})", lambda symbol: symbol not in read and needs_size(form, given, env, symbol))
         return result
 

@@ -429,8 +429,8 @@ def _lower_bound(size: sympy.Expr, ranges: dict[sympy.Symbol, ValueRanges]) -> s
     """Intervals forget that both sides of `n - max(n, 4) + 4` are the same n: a maximum is one of its operands, so the least bound over
     these is one too."""
     bound = bound_sympy(size, ranges).lower
-    extremes = sorted(size.atoms(*MINIMUM, *MAXIMUM), key=str)
-    if bound >= 0 or not extremes or len(extremes) > _MOST_EXTREMES:
+    extremes = sorted(size.atoms(*MINIMUM, *MAXIMUM), key=str) if bound < 0 else []
+    if not extremes or len(extremes) > _MOST_EXTREMES:
         return bound
     cases = [_lower_bound(sympy.expand(size.xreplace({extremes[0]: operand})), ranges) for operand in extremes[0].args]
     return max(bound, min(cases))

@@ -42,10 +42,8 @@ class OnnxModule(torch.nn.Module):
         self._steps = self._folded(known)
         read = set(self.graph.outputs).union(*(step.reads() for step in self._steps))
         known = {name: value for name, value in known.items() if name in read}
-        literals = _literals(known.values())
         self._known = self._registered(known)
-        kept = [each for each in self._known.values() if isinstance(each, Constant) and _bits(each) in literals]
-        self._literals = {each.buffer: each.data.item() for each in kept}
+        self._literals = _literals(self._known.values())
         signature = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in self.inputs]
         self.forward = self._forward(inspect.Signature(signature))
 
@@ -136,20 +134,17 @@ class OnnxModule(torch.nn.Module):
         raise UnsupportedOpError([UnsupportedOp(f"output '{printable(name)}'", "it is an empty optional; results are tensors")])
 
 
-def _literals(values: Iterable[Value]) -> frozenset[object]:
-    """The single numbers that are no weights: all where a file has few, else those that stand in it more than once, as those of layers do.
-    Kernels with a number within are simplified by it, but are others than those with the scale, say, of another quantized layer."""
-    counts = Counter(_bits(each) for each in values if isinstance(each, Constant))
-    del counts[None]
-    return frozenset(counts) if len(counts) <= _FEW else frozenset(bits for bits, count in counts.items() if count > 1)
+def _literals(values: Iterable[Value]) -> dict[str | None, bool | int | float]:
+    """The single numbers that are no weights, by buffer: all where a file has few, else those that stand in it more than once, as those of
+    layers do. A number within simplifies its kernel, but makes it another one than that with the scale, say, of another quantized layer."""
+    numbers = [each for each in values if isinstance(each, Constant) and each.data.numel() == 1 and each.data.dtype in _WRITTEN]
+    counts = Counter(_bits(each.data) for each in numbers)
+    return {each.buffer: each.data.item() for each in numbers if len(counts) <= _FEW or counts[_bits(each.data)] > 1}
 
 
-def _bits(constant: Constant) -> object:
-    """What tells a number from another one; None for other tensors."""
-    data = constant.data
-    if data.numel() != 1 or data.dtype not in _WRITTEN:
-        return None
-    return data.dtype, bytes(data.reshape(1).view(torch.uint8).tolist())
+def _bits(number: torch.Tensor) -> tuple[torch.dtype, bytes]:
+    """What tells it from another one: NaN equals itself, and 0.0 is not -0.0."""
+    return number.dtype, bytes(number.reshape(1).view(torch.uint8).tolist())
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
