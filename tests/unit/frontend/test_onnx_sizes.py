@@ -113,6 +113,7 @@ IMAGE = (["n", "c", "h", "w"], normal(1))
 COUNTINGS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("counting", COUNTINGS)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_images_resized_to_sizes_that_are_data(mode: str, counting: str, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""grid_sample of volumes: values between the elements of [n, c, d, h, w], at the places of a grid [n, ..., 3] from -1 to 1 (PyTorch has
-a decomposition for images alone)."""
+"""grid_sample of volumes: values between the elements of [n, c, d, h, w], at the places of a grid [n, ..., 3] from -1 to 1.
+
+The arithmetic of places is that of eager's kernels, which is another one for images (`sampled_images`).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,11 @@ LINEAR, NEAREST = 0, 1
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
-def reflected(place: Tensor, low: float, span: float) -> tuple[Tensor, Tensor]:
-    """At the borders low and low + span, as often as it takes; and whether that is an even number of times, counted from low upward."""
+def _reflected(place: Tensor, low: float, span: float) -> Tensor:
+    """At the borders low and low + span, as often as it takes."""
     distance = (place - low).abs()
-    is_even = (distance / span).floor() % 2 == 0
     rest = torch.fmod(distance, span)
-    return torch.where(is_even, rest + low, span - rest + low), is_even
+    return torch.where((distance / span).floor() % 2 == 0, rest + low, span - rest + low)
 
 
 def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
@@ -29,9 +30,9 @@ def _places(grid: Tensor, size: int, padding: int, align_corners: bool) -> Tenso
     if padding == REFLECTION:
         if align_corners:
             single = torch.zeros_like(place)
-            place = torch.where(torch.full_like(place, size) > 1, reflected(place, 0.0, torch.sym_max(size - 1, 1))[0], single)
+            place = torch.where(torch.full_like(place, size) > 1, _reflected(place, 0.0, torch.sym_max(size - 1, 1)), single)
         else:
-            place = reflected(place, -0.5, size)[0]
+            place = _reflected(place, -0.5, size)
     if padding == ZEROS:
         return place
     last = torch.full_like(place, size - 1)
@@ -43,18 +44,19 @@ def grid_sampler_3d(input: Tensor, grid: Tensor, interpolation_mode: int, paddin
         return NotImplemented
     batch, channels, *sizes = input.shape
     places = [_places(grid[..., 2 - dim], size, padding_mode, align_corners) for dim, size in enumerate(sizes)]
-    rows = torch.arange(batch).reshape(batch, 1, 1, 1, 1)
-    columns = torch.arange(channels).reshape(1, channels, 1, 1, 1)
+    layers = torch.arange(batch).reshape(-1, 1, 1, 1, 1) * channels + torch.arange(channels).reshape(-1, 1, 1, 1)
+    starts = layers * (sizes[0] * sizes[1] * sizes[2])
+    elements = input.flatten()
 
     def taken(corner: list[Tensor], weight: Tensor | float = 1.0) -> Tensor:
         """Of elements [n, 1, ...], times their weight; those beyond the volume are 0, also where the weight is no number."""
         inside = torch.ones_like(corner[0], dtype=torch.bool)
-        indices: list[Tensor] = []
+        place = torch.zeros((), dtype=torch.int64)
         for each, size in zip(corner, sizes, strict=True):
             here = (each >= 0) & (each < size)
             inside = inside & here
-            indices.append(torch.where(here, each, 0.0).to(torch.int64).unsqueeze(1))
-        return torch.where(inside.unsqueeze(1), input[rows, columns, indices[0], indices[1], indices[2]] * weight, 0.0)
+            place = place * size + torch.where(here, each, 0.0).to(torch.int64).unsqueeze(1)
+        return torch.where(inside.unsqueeze(1), elements[starts + place] * weight, 0.0)
 
     if interpolation_mode == NEAREST:
         return taken([each.round() for each in places])
