@@ -27,8 +27,7 @@ def may_tile(source: Tensor, weight: Tensor) -> bool:
 
 def tiled_gradient(source: Tensor, gradient: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
     """The gradient of `weight`, where `may_tile`. Sums are those of f32, and rounded once."""
-    f32 = torch.float32
-    return torch.ops.disc.kernel_gradient(source.to(f32), gradient.to(f32), weight.shape[2:], padding).to(weight.dtype)
+    return torch.ops.disc.kernel_gradient(source, gradient, weight.shape[2:], padding)
 
 
 def _kernel_gradient(source: Tensor, gradient: Tensor, window: Sequence[int], padding: Sequence[int]) -> Tensor:

@@ -98,12 +98,30 @@ def test_gradients(size: tuple[int, int], window: int, dtype: torch.dtype) -> No
         program.check(randn(batch, channels, height, width).to(dtype), (randn(batch, outputs, height, width) * scale).to(dtype))
 
 
-def test_gradients_of_values_that_are_not_finite() -> None:
-    program = gradient(16, 17, 5, 2)
-    for value in (float("inf"), float("nan"), 1e38):
-        x = randn(2, 16, 9, 9)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_values_that_are_not_finite(dtype: torch.dtype) -> None:
+    program = gradient(16, 17, 5, 2, dtype)
+    for value in (float("inf"), float("nan"), torch.finfo(dtype).max / 3):
+        x = randn(2, 16, 9, 9).to(dtype)
         x[0, 3, 4, 4] = value
-        program.check(x, randn(2, 17, 9, 9))
+        program.check(x, randn(2, 17, 9, 9).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_results_of_16_bits_are_off_by_their_rounding_alone(dtype: torch.dtype) -> None:
+    """In tiles of 4x4 by 5x5, too: as far from f64 as what f64 rounds to."""
+    x, w, dy = randn(4, 32, 14, 14).to(dtype), scaled(48, 32, 5, 5).to(dtype), randn(4, 48, 14, 14).to(dtype)
+    wide = w.double().requires_grad_()
+    by_window = F.conv2d(x.double(), wide, padding=2)
+    cases = (
+        (convolution(32, 48, 5, 2, dtype), (x, w), F.relu(by_window.detach())),
+        (gradient(32, 48, 5, 2, dtype), (x, dy), torch.autograd.grad(by_window, wide, dy.double())[0]),
+    )
+    for program, inputs, exact in cases:
+        result = program.executables[0](*inputs)
+        assert isinstance(result, torch.Tensor)
+        ours, rounded = ((each.double() - exact).norm() for each in (result, exact.to(dtype)))
+        assert ours <= 1.01 * rounded
 
 
 def test_few_channels_and_many_bytes_have_other_kernels() -> None:

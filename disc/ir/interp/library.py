@@ -104,13 +104,13 @@ def _met(op: ir.Operation, source: Array, sizes: tuple[int, ...], window: tuple[
 def _tiled_convolution(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     source, kernel = operands
     met = _met(op, source, scope.shape(op.results[0].type)[2:], kernel.shape[2:])
-    return [np.einsum("bcyxvh,ocvh->boyx", met, kernel.astype(np.float64), optimize=True).astype(source.dtype)]
+    return [np.einsum("bcyxvh,ocvh->boyx", met.astype(np.float64), kernel.astype(np.float64), optimize=True).astype(source.dtype)]
 
 
 def _kernel_gradient(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     source, gradient = operands
     met = _met(op, source, gradient.shape[2:], scope.shape(op.results[0].type)[2:])
-    return [np.einsum("bcyxvh,boyx->ocvh", met, gradient.astype(np.float64), optimize=True).astype(source.dtype)]
+    return [np.einsum("bcyxvh,boyx->ocvh", met.astype(np.float64), gradient.astype(np.float64), optimize=True).astype(source.dtype)]
 
 
 def _cholesky(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:

@@ -13,6 +13,6 @@ constexpr int64_t kVectors = DISC_WINOGRAD_VECTORS;
 
 #include "library/winograd.inc"
 
-const Functions kAvx512 = kFunctions;
+const Functions& for_avx512(int64_t patch, int64_t window) { return functions_for(patch, window); }
 
 }  // namespace ral::winograd
