@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import sympy
 import torch
 from torch import fx
 from torch_mlir import ir
@@ -18,7 +17,7 @@ from torch_mlir import ir
 from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, is_static, same_shape, tensor_type
 from disc.frontend.rules.indexing import take
-from disc.frontend.symbols import Shape, to_shape, to_size
+from disc.frontend.symbols import Shape, to_shape
 
 HIGHER = torch.ops.higher_order
 
@@ -99,34 +98,7 @@ def _cond(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
 def _truth(emitter: OpBuilder, value: torch.SymBool | bool) -> Tensor:
     if isinstance(value, bool):
         return emitter.scalar(value, torch.bool)
-    return truth_of(emitter, value.node.expr)
-
-
-COMPARISONS: Mapping[type[sympy.Basic], str] = {
-    sympy.StrictGreaterThan: "gt", sympy.GreaterThan: "ge", sympy.StrictLessThan: "lt", sympy.LessThan: "le", sympy.Equality: "eq",
-    sympy.Unequality: "ne",
-}  # fmt: skip
-
-
-def truth_of(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
-    """A condition on sizes, or on floats that the program computes, as a value; where sizes alone are read, the compiler knows it."""
-    if expression in (sympy.true, sympy.false):
-        return emitter.scalar(expression == sympy.true, torch.bool)
-    sign = COMPARISONS.get(type(expression))
-    if sign is not None:  # floats of sizes are compared in f64, as Python has them
-        exact = all(side.is_integer for side in expression.args)
-        return emitter.compare(
-            sign, *(emitter.size_scalar(to_size(side), torch.int64 if exact else torch.float64) for side in expression.args)
-        )
-    parts = [truth_of(emitter, each) for each in expression.args]
-    if isinstance(expression, sympy.Not):
-        return emitter.unary("not", parts[0])
-    if not isinstance(expression, sympy.And | sympy.Or):
-        raise RuleError(f"the condition {expression} on sizes is not supported")
-    found = parts[0]
-    for part in parts[1:]:
-        found = emitter.binary("and" if isinstance(expression, sympy.And) else "or", found, part)
-    return found
+    return emitter.condition(value.node.expr)
 
 
 def _while_loop(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:

@@ -26,7 +26,7 @@ from torch.fx.experimental import proxy_tensor, sym_node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 
-from disc.frontend import dense_views, size_conversions
+from disc.frontend import dense_views, numpy_numbers, plain_numbers, size_conversions
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
@@ -41,7 +41,10 @@ _WATCHING = os.path.join(os.path.dirname(__file__), "dynamo_decisions.py")
 _PASSED = frozenset({*uninteresting_files(), __file__, dense_views.__file__, _WATCHING})
 # Frames between the user's code and a size: `if size:` compares in the first, modes of functions, and what is called in the place of
 # `int`, are in the others.
-_THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor, size_conversions))
+_THROUGH = frozenset(
+    module.__file__
+    for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor, numpy_numbers, plain_numbers, size_conversions)
+)
 _COUNTING = frozenset({*_THROUGH, sym_node.__file__})  # a condition in arithmetic; of comparisons PyTorch's own core makes some there
 REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
 _DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -105,11 +108,13 @@ def decision_text(found: Found) -> str:
 class Recorder:
     """While it is entered, records each comparison of sizes in the user's Python code, and where PyTorch makes a guard.
 
-    recorded: conditions that held, in terms of the symbols as they were then.
+    recorded: conditions that held, in terms of the symbols as they were then. at_once: whether each comparison is a plain bool there,
+    as code has it that asks `is True`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool) -> None:
         self.recorded: list[Found] = []
+        self._at_once = at_once
         self._saved: list[tuple[type, str, Callable[..., object]]] = []
 
     def __enter__(self) -> Recorder:
@@ -137,11 +142,16 @@ class Recorder:
         """A comparison that PyTorch answers by itself is decided; another one is a SymBool, which `_truth` sees."""
 
         def compare(left: object, right: object) -> object:
+            if isinstance(left, torch.SymInt) and isinstance(right, float) and right.is_integer():
+                right = int(right)  # of a float PyTorch does not say that it fixes a size
             result = real(left, right)
             answer = known_truth(result)
-            if answer is not None and (frame := _own_code()) is not None:
-                self._record(lambda: relation(sign, expression_of(left), expression_of(right)), answer, frame, f"{left} {sign} {right}")
-            return result
+            is_known = answer is not None or (self._at_once and isinstance(result, torch.SymBool))
+            if not is_known or (frame := _own_code()) is None:
+                return result
+            held = result.node.bool_() if isinstance(result, torch.SymBool) else bool(result)
+            self._record(lambda: relation(sign, expression_of(left), expression_of(right)), held, frame, f"{left} {sign} {right}")
+            return held if self._at_once else result
 
         return compare
 

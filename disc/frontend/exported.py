@@ -72,6 +72,7 @@ from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guard
 from disc.frontend.python_numbers import Functions, decides_sizes
 from disc.frontend.resampling import eager_scales
 from disc.frontend.size_checks import size_checks
+from disc.frontend.size_conversions import asks_for_identity
 from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
@@ -532,7 +533,7 @@ def _export_known(derivatives: Derivatives, model: torch.nn.Module, widening: Wi
     functions = Functions()
     try:
         made = _export_with(functions, derivatives, model, widening)
-        if not functions.used or not (functions.is_text or decides_sizes(made[0].graph)):
+        if not functions.used or not decides_sizes(made[0].graph):
             return made
     except RecursionError:
         raise
@@ -560,7 +561,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         moved_results(),
         BranchDemands() as demands,
         DynamoDecisions(demands).recorded() as decisions,
-        Recorder() as recorder,
+        Recorder(asks_for_identity(model)) as recorder,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
         forms.of_numbers(),

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from disc.errors import UnsupportedOp, UnsupportedOpError, warn
+from disc.frontend.kept_caches import caches_restored
 
 _OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
 BUFFER = "forward reads what an earlier call left there, and it is no buffer: register_buffer keeps it from call to call"
@@ -76,11 +77,12 @@ def _place(tensor: torch.Tensor) -> int:
 
 @contextmanager
 def kept_values(model: torch.nn.Module) -> Iterator[KeptValues]:
-    """Looks at the attributes of the modules where `forward` ends."""
+    """Looks at the attributes of the modules where `forward` ends. Caches are what they were afterwards."""
     kept = KeptValues(model, _held(model))
     hook = model.register_forward_hook(lambda module, inputs, result: kept.compare())
     try:
-        yield kept
+        with caches_restored(model):
+            yield kept
     finally:
         hook.remove()
         kept.restore()

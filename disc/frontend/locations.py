@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import sys
+import sysconfig
 from types import FrameType
 
 import numpy as np
@@ -20,17 +21,30 @@ OURS = os.path.dirname(__file__) + os.sep  # its frames run the user's code, or 
 ONNX = os.path.join(OURS, "onnx") + os.sep  # such nodes have frames of their own
 TORCH = os.path.dirname(torch.__file__) + os.sep
 NUMPY = (os.path.dirname(np.__file__) + os.sep, "numpy/")  # also of its compiled code
+_PATHS = sysconfig.get_paths()
+STANDARD = _PATHS["stdlib"] + os.sep  # Python's own modules; what is installed may lie within
+INSTALLED = (_PATHS["purelib"] + os.sep, _PATHS["platlib"] + os.sep)
 GENERATED = "<eval_with_key>"  # code that PyTorch made of a graph
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 LAMBDA = 'File "<string>", line 1, in <lambda>'  # which PyTorch writes around a function that it traces
 
 
+def is_library(file: str) -> bool:
+    """Whether it is PyTorch's, NumPy's, or one of Python's own modules."""
+    return file.startswith((TORCH, *NUMPY)) or is_standard(file)
+
+
+def is_standard(file: str) -> bool:
+    return file.startswith((STANDARD, "<frozen")) and not file.startswith(INSTALLED)
+
+
 @functools.lru_cache(maxsize=4096)  # a decomposition's ops share one trace
 def user_line(trace: str | None) -> tuple[str, int] | None:
-    """The innermost frame outside PyTorch itself and NumPy (the innermost of all when there is none outside), its file by `source_name`."""
+    """The innermost frame outside PyTorch itself, NumPy and Python's own modules (the innermost of all when there is none outside), its
+    file by `source_name`."""
     found = FRAME.findall((trace or "").replace(LAMBDA, ""))
     frames = [(path, int(line)) for path, line in found if not path.startswith((OURS, GENERATED))]
-    outside = [frame for frame in frames if not frame[0].startswith((TORCH, *NUMPY))]
+    outside = [frame for frame in frames if not is_library(frame[0])]
     path, line = outside[-1] if outside else frames[-1] if frames else ("", 0)
     return (source_name(path), line) if path else None
 
@@ -78,7 +92,7 @@ def traced_line(frame: FrameType) -> str | None:
 def running_line() -> str:
     """ "file.py:12" of the user's code that runs."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OURS, *NUMPY, "<")):
+    while frame.f_back is not None and (frame.f_code.co_filename.startswith((OURS, "<")) or is_library(frame.f_code.co_filename)):
         line = traced_line(frame)
         if line is not None:
             return line

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import sys
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import cast
 
 import torch
 from torch.fx.proxy import _STACK_TRACE_ANCHORS as ANCHORS
 
-from disc.frontend.locations import OURS, TORCH
-
-_PATHS = sysconfig.get_paths()
-_STANDARD, _INSTALLED = _PATHS["stdlib"] + os.sep, (_PATHS["purelib"] + os.sep, _PATHS["platlib"] + os.sep)
+from disc.frontend.locations import INSTALLED, OURS, STANDARD, TORCH
 
 
 @contextmanager
@@ -33,31 +30,61 @@ def located_in(model: torch.nn.Module) -> Iterator[None]:
 
 def is_users(function: FunctionType) -> bool:
     """Whether it is in no installed package."""
-    return not function.__code__.co_filename.startswith(_INSTALLED)
+    return not function.__code__.co_filename.startswith(INSTALLED)
 
 
 def functions_of(model: torch.nn.Module) -> Iterator[FunctionType]:
     """The functions in Python that a call of the model may run: methods of its modules, and what these name, and so on."""
-    left: list[object] = [value for module in model.modules() for value in (type(module), *vars(module).values())]
+    return (each for each in named_in(model) if isinstance(each, FunctionType))
+
+
+def named_in(model: torch.nn.Module) -> Iterator[object]:
+    """Those functions, and all else that the modules hold and these functions name, each once: functions with caches, lists, dicts."""
+    left: list[object] = [value for module in model.modules() for value in (type(module), *_own_values(module))]
     seen: set[int] = set()
     while left:
         value = left.pop()
+        if isinstance(value, _ENDS):
+            continue
         if isinstance(value, MethodType):
             left.append(value.__func__)
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
         if isinstance(value, property):
             left += [value.fget]
-        if not isinstance(value, type | FunctionType) or id(value) in seen or not _is_own(value):
+        if id(value) in seen or (isinstance(value, type | FunctionType) and not _is_own(value)):
             continue
         seen.add(id(value))
         if isinstance(value, type):
             left += [member for base in value.__mro__ if _is_own(base) for member in vars(base).values()]
             continue
         yield value
-        left += [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        left += _named_by(value.__code__, value.__globals__)
-        left += [getattr(value, "__wrapped__", None)]
+        if isinstance(value, FunctionType):
+            left += [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+            left += _named_by(value.__code__, value.__globals__)
+        if isinstance(value, FunctionType | CACHED):
+            left += [getattr(value, "__wrapped__", None)]
+        left += _held_by(value)
+
+
+def _held_by(value: object) -> Iterable[object]:
+    """The entries of a table of functions, and what an object has that is no module."""
+    if type(value) in (list, tuple, dict, set):
+        entries = value.values() if isinstance(value, dict) else cast("Collection[object]", value)
+        return entries if len(entries) <= MOST_ENTRIES else ()
+    kind = type(value)
+    is_object = not isinstance(value, type | FunctionType | ModuleType | torch.nn.Module | torch.Tensor) and hasattr(value, "__dict__")
+    return (kind, *vars(value).values()) if is_object and _is_own(kind) and not _file_of(kind).startswith(INSTALLED) else ()
+
+
+MOST_ENTRIES = 256
+_ENDS = (str, int, float, bytes, torch.Tensor, type(None))
+CACHED = type(functools.lru_cache(int))  # of functions that keep their results
+_OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
+
+
+def _own_values(module: torch.nn.Module) -> Iterator[object]:
+    return (value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE)
 
 
 def _named_by(code: CodeType, known: dict[str, object]) -> Iterator[object]:
@@ -78,11 +105,12 @@ def _is_filled(cell: object) -> bool:
     return True
 
 
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or ("" if kind.__module__ == "__main__" else "<")
+
+
 def _is_own(value: type | FunctionType) -> bool:
     """Whether it is neither PyTorch's, nor Python's, nor ours."""
-    if isinstance(value, FunctionType):
-        file = value.__code__.co_filename
-    else:
-        file = getattr(sys.modules.get(value.__module__), "__file__", None) or ("" if value.__module__ == "__main__" else "<")
-    is_standard = file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
+    file = value.__code__.co_filename if isinstance(value, FunctionType) else _file_of(value)
+    is_standard = file.startswith(STANDARD) and not file.startswith(INSTALLED)
     return not (is_standard or file.startswith((TORCH, OURS)))

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from disc.frontend.decisions import Decision, Found
 from disc.frontend.export_errors import NO_STATIC_ANSWER, error_line, quiet
+from disc.frontend.kept_caches import caches_restored
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Need, Widening
 
@@ -76,7 +77,7 @@ class DrySession:
         calls = _Calls()
         try:
             # PyTorch's fused attention does not look at all sizes.
-            with quiet(), _restored(self.model), self.mode, sdpa_kernel([SDPBackend.MATH]), calls:
+            with quiet(), _restored(self.model), caches_restored(self.model), self.mode, sdpa_kernel([SDPBackend.MATH]), calls:
                 self.model(*args, **kwargs)
         except Exception as error:
             refused = None if isinstance(error, NO_STATIC_ANSWER) else error

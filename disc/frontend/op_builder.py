@@ -58,6 +58,10 @@ REAL_FUNCTIONS = (
 )  # fmt: skip
 
 
+RELATIONS: Mapping[type[sympy.Basic], str] = {
+    sympy.StrictGreaterThan: "gt", sympy.GreaterThan: "ge", sympy.StrictLessThan: "lt", sympy.LessThan: "le", sympy.Equality: "eq",
+    sympy.Unequality: "ne",
+}  # fmt: skip
 ROUNDED = {
     torch_sympy.TruncToInt: None, torch_sympy.FloorToInt: "floor", torch_sympy.CeilToInt: "ceil",
     torch_sympy.RoundToInt: "round_nearest_even",
@@ -341,6 +345,8 @@ class OpBuilder:
             return self.reals[number]
         if is_integral(number):
             return self.size_scalar(to_size(number), double)
+        if isinstance(number, torch_sympy.ToFloat) and not isinstance(number.args[0], sympy.Expr):
+            return self.convert(self.condition(number.args[0]), double)
         parts = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
         if isinstance(number, torch_sympy.ToFloat | torch_sympy.Identity):
             return parts[0]
@@ -352,6 +358,21 @@ class OpBuilder:
             if isinstance(number, kinds):
                 return functools.reduce(lambda a, b, op=op: self.binary(op, a, b), parts)
         raise SymbolError(f"the number {number} computed from sizes has no lowering")
+
+    def condition(self, expression: sympy.Basic) -> Tensor:
+        """A condition on sizes, or on floats that the program computes, as a value; where sizes alone are read, the compiler knows it."""
+        if expression in (sympy.true, sympy.false):
+            return self.scalar(expression == sympy.true, torch.bool)
+        sign = RELATIONS.get(type(expression))
+        if sign is not None:  # floats of sizes are compared in f64, as Python has them
+            kind = torch.int64 if all(side.is_integer for side in expression.args) else torch.float64
+            return self.compare(sign, *(self.size_scalar(to_size(side), kind) for side in expression.args))
+        parts = [self.condition(each) for each in expression.args]
+        if isinstance(expression, sympy.Not):
+            return self.unary("not", parts[0])
+        if not isinstance(expression, sympy.And | sympy.Or):
+            raise RuleError(f"the condition {expression} on sizes is not supported")
+        return functools.reduce(lambda a, b: self.binary("and" if isinstance(expression, sympy.And) else "or", a, b), parts)
 
     def weight(self, name: str, entry: Weight, shape: Shape, dtype: torch.dtype) -> Tensor:
         name = self.weights.add(name, entry)

@@ -17,24 +17,22 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.frontend.numpy_numbers import SYMBOLIC, protocols
 from disc.frontend.replaced import replaced
-from disc.frontend.size_conversions import conversions, converted, formatted
+from disc.frontend.size_conversions import conversions, converted
 from disc.frontend.symbols import SymbolError, to_text
 
 UNBACKED = SymT.UNBACKED_FLOAT
 Number = float | torch.SymInt | torch.SymFloat
 Function = Callable[..., object]
-SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 class Functions:
-    """plain: whether functions other than roots are Python's own; used: whether another one was called with a size; is_text: whether the
-    model makes a text of a number after it was converted, which says the example's size."""
+    """plain: whether functions other than roots are Python's own; used: whether another one was called with a size."""
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
-        self.used = self._is_converted = False
-        self.is_text = False
+        self.used = False
 
     @contextmanager
     def of_sizes(self, model: torch.nn.Module) -> Iterator[None]:
@@ -43,21 +41,16 @@ class Functions:
             name: self._number_of(function) for name, function in FUNCTIONS.items()
         }  # fmt: skip
         functions = {(math, name): _where_symbolic(form, getattr(math, name)) for name, form in forms.items()}
-        # What NumPy calls for its function of that name, of an object that is no number to it.
+        # What NumPy calls for its function of that name, of the elements of an array of objects.
         methods = {name: _method(forms.get(name, getattr(math, name))) for name in ("sqrt", "log", *FUNCTIONS)}
         functions |= {(kind, name): method for kind in SYMBOLIC for name, method in methods.items()}
-        with (
-            replaced(functions),
-            converted(model, {} if self.plain else conversions(self._told)),
-            formatted(self._formatted),
-        ):
+        logarithms = {} if self.plain else {name: self._number_of(getattr(torch, name)) for name in ("log", "log2", "log10")}
+        functions |= protocols(forms | logarithms)  # NumPy has one of 0
+        with replaced(functions), converted(model, {} if self.plain else conversions(self._told)):
             yield
 
     def _told(self) -> None:
-        self.used = self._is_converted = True
-
-    def _formatted(self) -> None:
-        self.is_text = self.is_text or self._is_converted
+        self.used = True
 
     def _number_of(self, function: Callable[[Tensor], Tensor]) -> Function:
         def form(x: Number) -> object:

@@ -12,7 +12,7 @@ _NONE = object()
 @contextmanager
 def replaced(functions: Mapping[tuple[Any, str], object]) -> Iterator[None]:
     """Within, an owner's attribute, by (owner, name), is the function that is given for it. It may be one that there is none of."""
-    kept = {(owner, name): getattr(owner, name, _NONE) for owner, name in functions}
+    kept = {(owner, name): vars(owner).get(name, _NONE) for owner, name in functions}
     for (owner, name), function in functions.items():
         setattr(owner, name, function)
     try:

@@ -4,20 +4,19 @@ Python demands a plain number of these, by which torch.export fixes the dim to t
 cannot be exchanged as functions of `math` are: types are more than functions. So the code of the user's functions calls `whole`, `real`
 and `length` in their place:
 
-    LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__      (what loads it to be called, and nothing else)
+    LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__          (what loads it to be called)
+    LOAD_GLOBAL  int                 →    LOAD_GLOBAL  __disc_int_pattern__         (`case int():`)
 
-`isinstance` and `type` say of a symbolic number there what they say of a plain one. Code of installed packages is left as it is: it may
-tell the two apart.
+`isinstance`, `type` and patterns say of a symbolic number there what they say of a plain one. Code of installed packages is left as it is:
+it may tell the two apart.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import itertools
 import math
-import os
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -26,16 +25,16 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from disc.frontend.locations import OURS, TORCH
 from disc.frontend.model_functions import functions_of, is_users
-from disc.frontend.replaced import replaced
+from disc.frontend.numpy_numbers import KINDS, of_python
+from disc.frontend.plain_numbers import plain
 
 LOAD_GLOBAL, EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
-_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+CACHE, MATCH_CLASS, IS_OP, LOAD_CONST = (dis.opmap[name] for name in ("CACHE", "MATCH_CLASS", "IS_OP", "LOAD_CONST"))
 MOST_NAMES = 128  # an instruction counts up to these in the one byte that it has
 
 
-PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, **KINDS}
 
 
 def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
@@ -45,7 +44,7 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
     def whole(*args: object, **kwargs: object) -> object:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
             told()
-            return torch.sym_int(args[0])
+            return torch.sym_int(of_python(args[0]))
         if len(args) == 1 and not kwargs and _is_number(args[0]):
             told()
             return whole_number(args[0])
@@ -54,7 +53,9 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
     def real(*args: object) -> object:
         if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
             told()
-            return torch.sym_float(args[0])
+            return torch.sym_float(of_python(args[0]))
+        if len(args) == 1 and isinstance(args[0], torch.SymBool):
+            return float(plain(args[0]))  # pyright: ignore[reportArgumentType]
         if len(args) == 1 and _is_number(args[0]):
             told()
             return args[0].to(torch.float64).item()
@@ -66,14 +67,33 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
             return args[0].shape[0]
         return len(*args)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
-        return isinstance(value, kinds) or (type(value) in PLAIN and issubclass(PLAIN[type(value)], kinds))
-
     def type_of(*args: object, **kwargs: object) -> object:
         found = type(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return PLAIN.get(found, found) if len(args) == 1 else found
 
     return {"int": whole, "float": real, "len": length, "isinstance": is_instance, "type": type_of}
+
+
+def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) or (type(value) in PLAIN and issubclass(PLAIN[type(value)], kinds))
+
+
+class _Pattern(type):
+    """Of classes that stand for those of plain numbers in patterns."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return is_instance(value, cls.__mro__[1])
+
+
+class _Whole(int, metaclass=_Pattern):
+    pass
+
+
+class _Real(float, metaclass=_Pattern):
+    pass
+
+
+PATTERNS: dict[str, type] = {"int": _Whole, "float": _Real}
 
 
 def _is_number(value: object) -> TypeIs[Tensor]:
@@ -93,16 +113,17 @@ def whole_number(x: Tensor) -> object:
 def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -> Iterator[None]:
     """Within, the user's functions that the model consists of call these."""
     functions = [each for each in functions_of(model) if is_users(each)]
-    if any(_matches_types(each.__code__) for each in functions):
-        functions = []  # `case int():`, too, tells a symbolic number from a plain one
     names = {name: f"__disc_{name}__" for name in forms}
+    patterns = {name: f"__disc_{name}_pattern__" for name in PATTERNS if name in forms}
     changed: list[tuple[FunctionType, CodeType]] = []
     for name, form in forms.items():
         setattr(builtins, names[name], form)
+    for name, text in patterns.items():
+        setattr(builtins, text, PATTERNS[name])
     try:
         for function in functions:
-            own = {name: other for name, other in names.items() if name not in function.__globals__}
-            code = _exchanged(function.__code__, own)
+            called, matched = ({key: name for key, name in each.items() if key not in function.__globals__} for each in (names, patterns))
+            code = _exchanged(function.__code__, called, matched)
             if code is not function.__code__:
                 changed.append((function, function.__code__))
                 function.__code__ = code
@@ -113,41 +134,42 @@ def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -
         # The names stay: another thread may be in the middle of a call of the other code, where they do what Python's own do.
 
 
-@contextmanager
-def formatted(told: Callable[[], None]) -> Iterator[None]:
-    """Within, `told` is called where code that is not PyTorch's makes a text of a symbolic number."""
-    real = {(kind, name): getattr(kind, name) for kind in PLAIN for name in ("__str__", "__repr__")}
-
-    def watched(function: Callable[[object], str]) -> Callable[[object], str]:
-        def text(value: object) -> str:
-            if not sys._getframe(1).f_code.co_filename.startswith((TORCH, OURS, _STANDARD)):
-                told()
-            return function(value)
-
-        return text
-
-    with replaced({place: watched(function) for place, function in real.items()}):
-        yield
+def asks_for_identity(model: torch.nn.Module) -> bool:
+    """Whether the user's functions that the model consists of have an `is True` or `is False`: no symbolic truth is either."""
+    return any(_asks_for_identity(each.__code__) for each in functions_of(model) if is_users(each))
 
 
-def _matches_types(code: CodeType) -> bool:
-    inner = any(_matches_types(each) for each in code.co_consts if isinstance(each, CodeType))
-    return inner or any(each.opname == "MATCH_CLASS" for each in dis.get_instructions(code))
+def _asks_for_identity(code: CodeType) -> bool:
+    text, constants = code.co_code, code.co_consts
+    if any(each is True or each is False for each in constants) and IS_OP in text[::2]:
+        steps = list(dis.get_instructions(code))
+        if any(step.opcode == IS_OP and isinstance(before.argval, bool) for before, step in itertools.pairwise(steps)):
+            return True
+    return any(_asks_for_identity(each) for each in constants if isinstance(each, CodeType))
 
 
-def _exchanged(code: CodeType, names: dict[str, str]) -> CodeType:
-    """The code, and that of functions in it, with other names where a global of one of `names` is loaded to be called."""
-    constants = tuple(_exchanged(each, names) if isinstance(each, CodeType) else each for each in code.co_consts)
+def _exchanged(code: CodeType, called: dict[str, str], matched: dict[str, str]) -> CodeType:
+    """The code, and that of functions in it, with other names where a global is loaded to be called, or as the class of a pattern."""
+    constants = tuple(_exchanged(each, called, matched) if isinstance(each, CodeType) else each for each in code.co_consts)
     if any(new is not old for new, old in zip(constants, code.co_consts, strict=True)):
         code = code.replace(co_consts=constants)
     known, text = list(code.co_names), bytearray(code.co_code)
     for place in range(0, len(text), 2):
-        number, to_call = divmod(text[place + 1], 2)
-        if text[place] != LOAD_GLOBAL or not to_call or (place and text[place - 2] == EXTENDED_ARG) or code.co_names[number] not in names:
+        if text[place] != LOAD_GLOBAL or (place and text[place - 2] == EXTENDED_ARG):
             continue
-        other = names[code.co_names[number]]
+        number, to_call = divmod(text[place + 1], 2)
+        names = called if to_call else matched if _is_matched(text, place) else {}
+        other = names.get(code.co_names[number])
+        if other is None:
+            continue
         if other not in known:
             known.append(other)
         if known.index(other) < MOST_NAMES:
-            text[place + 1] = 2 * known.index(other) + 1
+            text[place + 1] = 2 * known.index(other) + to_call
     return code.replace(co_names=tuple(known), co_code=bytes(text)) if len(known) > len(code.co_names) else code
+
+
+def _is_matched(text: bytearray, place: int) -> bool:
+    """Whether what is loaded there is the class of a pattern: the names of its attributes are loaded next."""
+    following = [op for op in text[place + 2 :: 2] if op not in (CACHE, EXTENDED_ARG)][:2]
+    return following == [LOAD_CONST, MATCH_CLASS]

@@ -29,7 +29,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import IntTrueDiv, Mod, PythonMod, ToFloat
+from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
@@ -37,6 +37,7 @@ from disc.frontend.alignment_losses import FORMS as ALIGNMENT_FORMS
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.composites import conv_tbc
 from disc.frontend.composites import one_hot as one_hot_of
+from disc.frontend.computed_numbers import ROUNDING
 from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
 from disc.frontend.fractional_pools import FORMS as FRACTIONAL_FORMS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
@@ -45,6 +46,7 @@ from disc.frontend.locations import running_line, user_line
 from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
+from disc.frontend.plain_numbers import plain_where_asked
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.replaced import replaced
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
@@ -142,15 +144,16 @@ class SymbolicForms(TorchFunctionMode):
                 self._note_conditions(env)
                 here = running_line()
                 self._read = {**{each: here for each in read.free_symbols if isinstance(each, sympy.Symbol)}, **self._read}
+                if node.pytype is float or read.has(*ROUNDING):  # of a float PyTorch does not note that it fixes sizes
+                    for each in (each for each in read.free_symbols if not symbol_is_type(each, UNBACKED)):
+                        env.evaluate_expr(sympy.Eq(each, env.size_hint(each)))
                 result = real(node, file, line)
-                if read.func in (IntTrueDiv, ToFloat) and read.args[0].is_Symbol:  # of a float PyTorch does not note that it fixes the size
-                    env.evaluate_expr(sympy.Eq(read.args[0], env.size_hint(read.args[0])))
                 self._plain.update(self._record(env.replacements, PLAIN_NUMBER, lambda symbol: False))
                 return result
 
             return read
 
-        with replaced({(SymNode, name): watched(getattr(SymNode, name)) for name in ("guard_int", "guard_float")}):
+        with replaced({(SymNode, name): watched(getattr(SymNode, name)) for name in ("guard_int", "guard_float")}), plain_where_asked():
             yield
 
     def leave_control_flow(self) -> None:

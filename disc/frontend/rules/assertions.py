@@ -10,7 +10,6 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from disc.frontend.call import Call
-from disc.frontend.control_flow import truth_of
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.places import INDEX, as_mask, number
 from disc.frontend.rules.places import checked as checked_index
@@ -32,7 +31,7 @@ def assertion_on_numbers(e: OpBuilder, call: Call) -> None:
     expression = value.node.expr if isinstance(value, torch.SymBool) else sympy.true
     if not expression.free_symbols.isdisjoint(e.reals):
         text = call.text("assert_msg") or ""
-        _require(e, truth_of(e, expression), "" if text.startswith(PYTORCHS) else text)
+        _require(e, e.condition(expression), "" if text.startswith(PYTORCHS) else text)
 
 
 PYTORCHS = "Runtime assertion failed"  # what PyTorch says of its symbols where it has lost the program's message

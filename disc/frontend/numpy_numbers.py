@@ -1,0 +1,151 @@
+"""NumPy's functions of dynamic sizes, while a module is exported.
+
+    np.floor(x.shape[0] / 2)          a number that every call computes, a float as NumPy's own
+    np.hypot(x.shape[0], 3)           without a symbolic form: Python's number, which fixes the dim
+
+NumPy asks what is no number of its own for `__array_ufunc__`, or for `__array_function__`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from disc.frontend.plain_numbers import plain
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
+Form = Callable[..., object]  # NotImplemented is for operands that it does not take
+
+
+class NumPyFloat(torch.SymFloat):
+    """As np.float64 is a float."""
+
+    dtype, shape, ndim = np.dtype(np.float64), (), 0
+
+    def item(self) -> torch.SymFloat:
+        return torch.SymFloat(self.node)
+
+    def astype(self, dtype: object) -> object:
+        return _converted(self, dtype)
+
+
+class NumPyInt(torch.SymInt):
+    """As np.int64 is none of Python's integers."""
+
+    dtype, shape, ndim = np.dtype(np.int64), (), 0
+
+    def item(self) -> torch.SymInt:
+        return torch.SymInt(self.node)
+
+    def astype(self, dtype: object) -> object:
+        return _converted(self, dtype)
+
+
+KINDS: dict[type, type] = {NumPyFloat: np.float64, NumPyInt: np.int64}
+
+
+def of_numpy(value: object) -> object:
+    """A symbolic number as one of NumPy's."""
+    if isinstance(value, torch.SymFloat):
+        return NumPyFloat(value.node)
+    return NumPyInt(value.node) if isinstance(value, torch.SymInt) else value
+
+
+def of_python(value: object) -> object:
+    """One of NumPy's numbers, symbolic or not, as Python's."""
+    if isinstance(value, NumPyFloat | NumPyInt | np.integer | np.float64):
+        return value.item()
+    return value
+
+
+def _converted(value: torch.SymInt | torch.SymFloat, dtype: Any) -> object:
+    wanted = np.dtype(dtype)
+    if wanted == np.int64:
+        return of_numpy(torch.sym_int(value))
+    return of_numpy(torch.sym_float(value)) if wanted == np.float64 else wanted.type(plain(value))
+
+
+def _staying(kind: type, name: str) -> Form:
+    """The method of symbolic numbers, whose result is of NumPy's types."""
+    return lambda value, *others: of_numpy(getattr(kind, name)(value, *others))
+
+
+for _own, _kind in ((NumPyFloat, torch.SymFloat), (NumPyInt, torch.SymInt)):
+    for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        for _method in (f"__{_name}__", f"__r{_name}__"):
+            setattr(_own, _method, _staying(_kind, _method))
+    for _name in ("__neg__", "__pos__", "__abs__"):
+        setattr(_own, _name, _staying(_kind, _name))
+
+
+# --- functions ------------------------------------------------------------------------------------------------------------------
+
+
+def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
+    """What NumPy calls. functions: of `math`, by name, for which there are symbolic forms."""
+    ufuncs = {**_UFUNCS, **{getattr(np, _NAMES.get(name, name)): form for name, form in functions.items() if name not in _NO_UFUNCS}}
+
+    def ufunc(value: object, function: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
+        form = ufuncs.get(function) if method == "__call__" and not kwargs and all(map(_is_number, inputs)) else None
+        found = form(*map(of_python, inputs)) if form is not None else NotImplemented
+        if found is not NotImplemented:
+            return of_numpy(found)
+        if any(isinstance(each, np.ndarray) and each.dtype == object for each in inputs):  # which holds sizes itself
+            return getattr(function, method)(*map(_as_object, inputs), **kwargs)
+        return getattr(function, method)(*pytree.tree_map(plain, inputs), **pytree.tree_map(plain, kwargs))
+
+    def other(value: object, function: Form, types: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        form = _FUNCTIONS.get(function) if not kwargs and all(map(_is_number, args)) else None
+        found = form(*map(of_python, args)) if form is not None else NotImplemented
+        return function(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs)) if found is NotImplemented else of_numpy(found)
+
+    return {(kind, name): form for kind in SYMBOLIC for name, form in (("__array_ufunc__", ufunc), ("__array_function__", other))}
+
+
+def _is_number(value: object) -> bool:
+    """Whether arithmetic with it is that of int64 and f64."""
+    return isinstance(value, int | float | np.integer | np.float64 | torch.SymInt | torch.SymFloat)
+
+
+def _as_object(value: object) -> object:
+    return np.array(value, dtype=object) if isinstance(value, SYMBOLIC) else value
+
+
+def _whole(function: Callable[[Any], Any]) -> Form:
+    """floor, ceil, trunc: of an integer it is that, of a float a float."""
+    return lambda x: torch.sym_float(function(x)) if isinstance(x, torch.SymFloat) else x
+
+
+def _power(base: Any, exponent: Any) -> object:
+    if isinstance(base, torch.SymInt) and isinstance(exponent, int):
+        return base**exponent if exponent >= 0 else NotImplemented
+    return torch.sym_float(base) ** exponent if isinstance(base, SYMBOLIC) and isinstance(exponent, float) else NotImplemented
+
+
+def _round(x: Any, digits: int = 0) -> object:
+    return x if isinstance(x, torch.SymInt) and digits >= 0 else torch.sym_float(round(x)) if digits == 0 else NotImplemented
+
+
+def _clip(x: Any, low: Any, high: Any) -> object:
+    return torch.sym_min(torch.sym_max(x, low), high)
+
+
+_NAMES = {"atan": "arctan", "asinh": "arcsinh"}
+_NO_UFUNCS = frozenset({"erf", "lgamma"})
+_UFUNCS: dict[np.ufunc, Form] = {
+    np.floor: _whole(math.floor), np.ceil: _whole(math.ceil), np.trunc: _whole(math.trunc),
+    np.rint: lambda x: torch.sym_float(round(x)),
+    np.absolute: lambda x: torch.sym_max(x, -x), np.negative: operator.neg, np.positive: operator.pos, np.square: lambda x: x * x,
+    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.true_divide: operator.truediv,
+    np.floor_divide: operator.floordiv, np.remainder: operator.mod, np.power: _power,
+    np.minimum: torch.sym_min, np.maximum: torch.sym_max, np.fmin: torch.sym_min, np.fmax: torch.sym_max,
+    np.less: operator.lt, np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge,
+    np.equal: operator.eq, np.not_equal: operator.ne,
+}  # fmt: skip
+_FUNCTIONS: dict[Form, Form] = {np.round: _round, np.around: _round, np.clip: _clip}

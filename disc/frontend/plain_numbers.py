@@ -1,0 +1,210 @@
+"""What code asks of a dynamic size that only a plain number has: its text, its hash, its bits, while a module is exported.
+
+    f"{x.shape[0]}x{x.shape[1]}"        "s77xs27" of PyTorch's: here "4x6", which fixes both dims
+    {4: a, 8: b}[x.shape[0]]            a TypeError of PyTorch's: here a, which fixes the dim
+    print(x.shape)                      fixes nothing: what is only printed, logged or raised decides no value
+
+What PyTorch has no symbolic form of is made of what it has (`n & 7` is `n % 8`), or fixes the dim, too. All of it is for code that is not
+PyTorch's; hashes are for the user's own, since that of libraries may rely on the TypeError, as einops does.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+
+import torch
+
+from disc.frontend.locations import INSTALLED, OURS, STANDARD, TORCH, is_standard
+from disc.frontend.replaced import replaced
+from disc.ir.python_source import parse_source
+
+KINDS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+Method = Callable[..., object]
+_SAYING = tuple(STANDARD + each for each in ("logging" + os.sep, "warnings.py", "traceback.py", "pprint.py"))
+_SAYS = frozenset({"print", "log", "debug", "info", "warning", "warn", "warning_once", "error", "critical", "exception"})
+
+
+def plain(value: object) -> object:
+    """A symbolic number as it is in the example, which from now on it is in every call; anything else as it is."""
+    if isinstance(value, torch.SymInt):
+        return value.node.guard_int("", 0)
+    if isinstance(value, torch.SymFloat):
+        return value.node.guard_float("", 0)
+    return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+@contextmanager
+def plain_where_asked() -> Iterator[None]:
+    """Within, symbolic numbers answer as above."""
+    methods: dict[tuple[type, str], Method] = {}
+    for kind in KINDS:
+        methods |= {(kind, name): _text(getattr(kind, name)) for name in ("__str__", "__repr__")}
+        methods[kind, "__format__"] = _text(kind.__format__)
+    methods[torch.SymInt, "__hash__"] = _hash(torch.SymInt.__hash__)
+    methods |= {(torch.SymInt, name): _arithmetic(name, form) for name, form in _FORMS.items()}
+    methods |= {(torch.SymInt, name): _of_number(name) for name in ("bit_count", "to_bytes")}
+    methods |= {(torch.SymBool, name): _of_number(name) for name in _OF_BOOLS}
+    methods |= {(torch.SymBool, name): _equality(getattr(torch.SymBool, name), name) for name in ("__eq__", "__ne__")}
+    parts: dict[tuple[type, str], object] = {
+        (torch.SymInt, "real"): property(lambda n: n), (torch.SymInt, "numerator"): property(lambda n: n),
+        (torch.SymInt, "imag"): 0, (torch.SymInt, "denominator"): 1,
+        (torch.SymFloat, "real"): property(lambda n: n), (torch.SymFloat, "imag"): 0.0,
+    }  # fmt: skip
+    with replaced({**methods, **parts}):
+        yield
+
+
+# --- texts and hashes -----------------------------------------------------------------------------------------------------------
+
+
+def _text(real: Method) -> Method:
+    name = real.__name__
+
+    def text(value: object, *spec: str) -> object:
+        frame = _asking()
+        if frame is None or _is_said(frame.f_code, frame.f_lasti):
+            return real(value) if name != "__format__" else format(repr(value))
+        known = plain(value)
+        return format(known, *spec) if name == "__format__" else str(known)
+
+    return text
+
+
+def _hash(real: Method) -> Method:
+    def hash_of(value: object) -> object:
+        frame = _asking()
+        return real(value) if frame is None or frame.f_code.co_filename.startswith(INSTALLED) else hash(plain(value))
+
+    return hash_of
+
+
+def _asking() -> FrameType | None:
+    """The code that asks a number, where it is none of PyTorch's or of this package; None, too, where Python's own only says it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_standard(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_SAYING):
+            return None
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith((TORCH, OURS)):
+        return None
+    written = str(frame.f_globals.get("__name__", "torch")).partition(".")[0]  # code that PyTorch writes itself is in no module
+    return None if frame.f_code.co_filename.startswith("<") and written in ("torch", "disc") else frame
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_said(code: CodeType, instruction: int) -> bool:
+    """Whether what an instruction makes is only printed, logged, or part of an error."""
+    line, end, column, end_column = list(code.co_positions())[instruction // 2]
+    tree = _tree(code.co_filename)
+    if tree is None or line is None or end is None or column is None or end_column is None:
+        return False
+    return _says(tree, (line, column), (end, end_column))
+
+
+def _says(tree: ast.Module, start: tuple[int, int], end: tuple[int, int]) -> bool:
+    path = _around(tree, start, end)
+    place = next((number for number in reversed(range(len(path))) if isinstance(path[number], ast.stmt)), None)
+    if place is None:
+        return False
+    statement, inner = path[place], path[place + 1 :]
+    if isinstance(statement, ast.Raise):
+        return True
+    if isinstance(statement, ast.Assert):
+        return statement.msg in inner
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+        return name in _SAYS
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    function = next((each for each in reversed(path[:place]) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+    if not isinstance(target, ast.Name) or function is None:
+        return False
+    read = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id == target.id and isinstance(each.ctx, ast.Load)]
+    return not any(each in ast.walk(statement) for each in read) and all(_says(tree, *_span(each)) for each in read)
+
+
+def _around(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list[ast.AST]:
+    """The nodes that hold a place in a text, from the outermost on."""
+    for each in ast.iter_child_nodes(tree):
+        if not isinstance(each, ast.stmt | ast.expr):
+            if found := _around(each, start, end):
+                return [each, *found]
+            continue
+        first, last = _span(each)
+        if first <= start and end <= last:
+            return [each, *_around(each, start, end)]
+    return []
+
+
+def _span(node: ast.stmt | ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+
+
+@functools.lru_cache(maxsize=16)
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return parse_source("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------------------
+
+
+def _of_number(name: str) -> Method:
+    return lambda value, *args, **kwargs: getattr(plain(value), name)(*args, **kwargs)
+
+
+def _equality(real: Method, name: str) -> Method:
+    """Of a condition with True or False, as sympy has none."""
+
+    def equality(value: torch.SymBool, other: object) -> object:
+        return getattr(plain(value), name)(other) if isinstance(other, bool) else real(value, other)
+
+    return equality
+
+
+def _arithmetic(name: str, form: Method) -> Method:
+    """A method of sizes: `form` of the method that there is and of the operands; where that is nothing, of plain numbers."""
+    real = getattr(torch.SymInt, name, None)
+
+    def method(value: torch.SymInt, *others: object) -> object:
+        if _asking() is None or not all(isinstance(each, int | torch.SymInt | None) for each in others):
+            return real(value, *others) if real is not None else NotImplemented
+        found = form(real, value, *others)
+        return getattr(plain(value), name)(*map(plain, others)) if found is None else found
+
+    return method
+
+
+def _masked(real: Method | None, value: torch.SymInt, mask: object) -> object:
+    """The last bits are a remainder, for negative numbers, too."""
+    return value % (mask + 1) if type(mask) is int and mask >= 0 and mask & (mask + 1) == 0 else None
+
+
+def _power(real: Method, value: torch.SymInt, *others: object) -> object:
+    return real(value, *others) if len(others) == 1 and isinstance(others[0], int) else None
+
+
+def _rounded(real: Method | None, value: torch.SymInt, digits: object = 0) -> object:
+    """To tens, hundreds and so on for negative digits."""
+    return value if isinstance(digits, int) and digits >= 0 else None
+
+
+def _nothing(real: Method | None, value: torch.SymInt, *others: object) -> object:
+    return None
+
+
+_OF_BOOLS = ("__float__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__")
+_FORMS: dict[str, Method] = {
+    "__and__": _masked, "__rand__": _masked, "__or__": _nothing, "__ror__": _nothing, "__xor__": _nothing, "__rxor__": _nothing,
+    "__invert__": lambda real, value: -value - 1, "__abs__": lambda real, value: torch.sym_max(value, -value),
+    "__pow__": _power, "__rpow__": _nothing, "__rlshift__": _nothing, "__round__": _rounded,
+}  # fmt: skip

@@ -1,0 +1,163 @@
+"""Programs that ask a size what only a plain number has: they are right, or their dim is fixed with the line, and never the trace's symbol."""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compiled import Wrapped
+from torch import Tensor
+
+import disc
+from disc.errors import DiscWarning, ShapeConstraintError
+from disc.frontend.exported import export_module
+
+UNCACHED = disc.Options(cache=False)
+TABLES: dict[object, Tensor] = {}
+
+
+@functools.lru_cache
+def table(n: int) -> Tensor:
+    return torch.arange(n) * 0.5
+
+
+def of_tables(x: Tensor) -> Tensor:
+    key = f"{x.shape[0]}"
+    for each in (key, x.shape[0]):
+        if each not in TABLES:
+            TABLES[each] = torch.arange(x.shape[0]) * 1.0
+    return x + (table(x.shape[0]) + TABLES[key] + TABLES[x.shape[0]])[:, None]
+
+
+FIXING: list[Callable[[Any], Any]] = [
+    lambda x: x * len(str(x.shape[0])),
+    lambda x: x * int(f"{x.shape[0]}"),
+    lambda x: x * len(f"{x.shape[0]:03d}{x.shape[0] / 2}{x.shape[0] > 1}"),
+    lambda x: x * {"4x6": 2.0}.get(f"{x.shape[0]}x{x.shape[1]}", 4.0),
+    lambda x: x * {"4_6": 2.0}.get("_".join(map(str, x.shape)), 4.0),
+    lambda x: x * len(repr(x.shape)),
+    lambda x: x * {4: 1.0, 7: 2.0}.get(x.shape[0], 9.0),
+    lambda x: x + 1 if tuple(x.shape) in {(4, 6), (7, 6)} else x,
+    lambda x: x * (hash(x.shape[0]) % 5),
+    lambda x: x * (pow(x.shape[0], 2, 7) + (x.shape[0] ^ 3) + (x.shape[0] | 3) + 2 ** x.shape[0] + (1 << x.shape[0])),
+    lambda x: x * round(x.shape[0], -1) + x.shape[0].bit_count() + sum(x.shape[0].to_bytes(2, "little")),
+    lambda x: x * np.hypot(x.shape[0] * 0.5, 3),
+    lambda x: x * np.cbrt((x.shape[0] + 1) / 3) + torch.from_numpy(np.linspace(0, x.shape[0] / 4, 6)),
+    lambda x: x * (np.float32(0.1) * x.shape[0]) + np.round(x.shape[0] / 3, 2) + np.sqrt(x.shape[0]).astype(np.float32),
+    lambda x: x + 1 if x.shape[0] == 4.0 else x,
+    of_tables,
+]
+
+
+def test_what_only_a_plain_number_has_fixes_the_dim() -> None:
+    for function in FIXING:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            export_module(Wrapped(function), (torch.randn(4, 6),))
+        texts = [str(each.message) for each in found if issubclass(each.category, DiscWarning)]
+        place = f"test_plain_numbers.py:{function.__code__.co_firstlineno}"
+        assert any(text.startswith("dim 0 of input 'inputs_0' is fixed to 4 by ") for text in texts), place
+        assert function is of_tables or all(place in text for text in texts), texts
+
+    def all_of_them(x: Tensor) -> tuple[object, ...]:
+        return tuple(function(x) for function in FIXING)
+
+    with pytest.warns(DiscWarning, match="dim 0 of input 'inputs_0' is fixed to 4"):
+        executable = disc.compile(Wrapped(all_of_them), (torch.randn(4, 6),), options=UNCACHED)
+    assert not TABLES and not table.cache_info().currsize, "nothing of a trace stays in a cache"
+    x = torch.randn(4, 6)
+    for ours, theirs in zip(executable(x), all_of_them(x), strict=True):  # pyright: ignore[reportArgumentType]
+        torch.testing.assert_close(ours, theirs)
+    with pytest.raises(ShapeConstraintError, match=r"dim 0 must be 4, got 7 \(fixed by code at test_plain_numbers.py"):
+        executable(torch.randn(7, 6))
+
+
+def said(x: Tensor) -> Tensor:
+    print(f"rows: {x.shape[0]}", x.shape)
+    message = f"{x.shape} has no rows"
+    if x.dim() != 2:
+        raise ValueError(message)
+    assert x.dim() == 2, f"{x.shape}"
+    return x + x.shape[0]
+
+
+def parts_and_bits(x: Tensor) -> tuple[object, ...]:
+    n = x.shape[0]
+    return x * n.real + n.imag, x * n.numerator + n.denominator, x * (n & 7) + ~n, x * divmod(100, n + 1)[1], x * (n / 2).real
+
+
+def patterns(x: Tensor) -> Tensor:
+    match x.shape[0]:
+        case int(n):
+            x = x * n
+    match x.shape[0] / 2:
+        case int():
+            x = x - 1
+        case float(half):
+            x = x + half
+    return x + 1 if isinstance(x.shape[1], numbers.Integral) and type(x.shape[1]) is int else x
+
+
+def of_numpy(x: Tensor) -> tuple[object, ...]:
+    n, whole = x.shape[0], torch.arange(3)
+    floats = [np.floor(n / 2), np.ceil(n * 0.3), np.rint(n / 3), np.trunc(n / 3), np.rint(n), np.round(n / 3), np.power(n, 0.5), np.sqrt(n)]
+    wholes = [np.floor(n), np.square(n), np.maximum(n, 3), np.clip(n, 2, 8), np.mod(n, 3), np.power(n, 2), np.int64(2) * n]
+    kinds = [isinstance(each, np.floating) for each in (np.sqrt(n) * 2, float(np.sqrt(n)), np.floor(n))], isinstance(wholes[2], int)
+    return (
+        *(whole * each for each in (*floats, *wholes)), whole * kinds[0].index(False) + kinds[1],
+        whole + np.log(n) + np.log2(n) + np.log10(n), whole * np.tanh(n) + np.arctan(n) + np.float64(0.5) * n,
+        whole * np.sqrt(n).item() + np.ceil(n / 2).astype(int), x[: np.ceil(n / 2).astype(int)], x[: int(np.ceil(n * 0.7))],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [said, parts_and_bits, patterns, of_numpy])
+def test_sizes_stay_dynamic(function: Callable[[Tensor], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executable = disc.compile(Wrapped(function), (torch.randn(4, 6),), options=UNCACHED)
+    with np.errstate(divide="ignore"):
+        for rows in (4, 1, 7, 12, 0):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(executable(x), function(x), equal_nan=True)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x * 2 if (x.shape[0] > 5) is True else x * 3 if (x.shape[0] % 2 == 0) is False else x
+
+
+def equality(x: Tensor) -> Tensor:
+    x = x * {True: 2.0, False: 3.0}[x.shape[0] > 5] + float(x.shape[0] > 1)
+    match x.shape[0] % 2 == 0:
+        case True:
+            return x + 1
+    return x + 1 if (x.shape[0] > 5) == True else x - 1  # noqa: E712
+
+
+@pytest.mark.parametrize("function", [identity, equality])
+def test_truths_are_what_they_are(function: Callable[[Tensor], Tensor]) -> None:
+    executable = disc.compile(Wrapped(function), (torch.randn(4, 6),), options=UNCACHED)
+    for rows, served in ((4, True), (2, True), (8, False), (3, False)):
+        x = torch.randn(rows, 6)
+        if served:
+            torch.testing.assert_close(executable(x), function(x))
+        else:
+            with pytest.raises(ShapeConstraintError, match=r"decided at test_plain_numbers.py:\d+"):
+                executable(x)
+
+
+def test_truths_within_branches() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cond(y.sum() > 0, lambda x: x * float(x.shape[0] > 5), lambda x: x * math.pi, (x,))
+
+    executable = disc.compile(Wrapped(function), (torch.randn(4, 6), torch.ones(2)), options=UNCACHED)
+    for rows in (4, 9):
+        for y in (torch.ones(2), -torch.ones(2)):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(executable(x, y), function(x, y))
