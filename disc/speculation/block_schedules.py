@@ -12,6 +12,9 @@ from dataclasses import dataclass
 # Programs of a launch that share blocks of a result, at most: scratch for what each leaves is set aside. More than a few for each SM of the
 # largest GPU gain nothing.
 SPLIT_PROGRAMS = 1024
+# Programs of a launch that make tensor maps, at most, but persistent ones, which are as many as SMs: each has scratch for its own. The maps
+# of so many take 16 MiB, and their blocks of 64 x 64 are a result of 268 million elements.
+MAPPED_PROGRAMS = 1 << 16
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(\+t)?(\+p)?(?:\+h(\d+))?(?:/(\d+))?")
 TENSOR_ROWS = 16  # of a block, at least, that tensor cores multiply
 MAP_BOX = 256  # elements of a block along each dim, at most, that a tensor map loads

@@ -19,7 +19,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
-from gpu_arrays import Array, Counts, counts, on, start, wait
+from gpu_arrays import Array, Counts, Lender, counts, on, start, wait
 from stand_in_kernels import Executor, texts
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -285,7 +285,18 @@ def check_state(executor: Executor, folder: Path) -> int:
             same([found.numpy(stream if "stream" in where else None)], eager(module, (x,)))
         if number % 3 == 1:
             same([exe.state["total"], exe.state["calls"]], [kept.total.numpy(), kept.calls.numpy()])
+    # Results lie in memory of the framework's allocator, on its stream; what the model keeps does not.
+    Lender.current = stream
+    (x,) = _numbers(3, 4)
+    made, found = Lender.made, exe(Lender(x.numpy()))
+    assert type(found) is Lender and (Lender.made, Lender.live) == (made + 1, 1), (Lender.made, Lender.live)
+    same([found.numpy(stream)], eager(module, (x,)))
     found = None
+    gc.collect()
+    assert Lender.live == 0
+    Lender.current = c_void_p()
+    same([exe.state["total"], exe.state["calls"]], [kept.total.numpy(), kept.calls.numpy()])
+    exe.state.reset()  # frees it in the order of that stream
     on(0, "cuStreamSynchronize", stream)
     on(0, "cuStreamDestroy_v2", stream)
     del exe

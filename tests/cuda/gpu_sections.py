@@ -1,7 +1,7 @@
 """One artifact for CPUs and GPUs: what its sections hold, and what their host code launches. Prints how many launches were checked.
 
 Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, one that checks indices, products of
-groups, and one by tensor maps.
+groups, and products by tensor maps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,14 @@ from disc.codegen.cuda.maps import MAP_BYTES
 from disc.errors import TargetError
 from disc.ral.executable import describe
 from disc.speculation.block_schedules import BlockSchedule
-from disc.speculation.block_trees import ALONG_K, BASE, SINGLE, attention_trees, one_schedule, packaged_trees, write_trees
+from disc.speculation.block_trees import ALONG_K, BASE, SINGLE, BlockTree, attention_trees, packaged_trees, write_trees
+from disc.speculation.tree import LEAF
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.models import MODELS, shapes
 
+DYNAMIC = torch.export.Dim.DYNAMIC
 GPUS = {80: "cuda:x86-64-v3+sm_80", 90: "cuda:x86-64-v3+sm_90"}
 
 
@@ -130,23 +133,46 @@ def groups(path: Path) -> int:
     return len(seen.launches)
 
 
+class Products(nn.Module):
+    """A layer with GELU behind it, and a product of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(128, 256, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return nn.functional.gelu(self.layer(x)), y @ z
+
+
 def maps(path: Path) -> int:
-    """A layer whose factors are loaded by tensor maps: its code says how much scratch it needs, and `explain` what it is."""
+    """Products whose factors are loaded by tensor maps, by a schedule of each form: their code says how much scratch it needs, and `explain`
+    what it is."""
     folder = path.parent / "maps"
-    write_trees(folder, 90, dict.fromkeys(BASE, one_schedule(BlockSchedule(64, 64, 64, 4, 4, mapped=True))), "NVIDIA H200")
+    schedule = BlockSchedule(64, 64, 64, 4, 4, mapped=True)
+    forms = (replace(schedule, parts=2), schedule, replace(schedule, halves=2), replace(schedule, persistent=True))
+    nodes = ((0, 16, 1, 2), (LEAF, 0, 0, 0), (0, 64, 3, 4), (LEAF, 1, 0, 0), (0, 128, 5, 6), (LEAF, 2, 0, 0), (LEAF, 3, 0, 0))
+    write_trees(folder, 90, dict.fromkeys(BASE, BlockTree(forms, nodes)), "NVIDIA H200")
     before, os.environ["DISC_CACHE_DIR"] = os.environ.get("DISC_CACHE_DIR"), str(folder)
-    model, example = nn.Linear(128, 256, dtype=torch.bfloat16), (torch.zeros(5, 128, dtype=torch.bfloat16),)
-    disc.compile(model.eval(), example, ({0: torch.export.Dim.DYNAMIC},), ["x86-64-v3", "sm_90"], disc.Options(cache=False)).save(path)
+    example = tuple(torch.zeros(shape, dtype=torch.bfloat16) for shape in ((5, 128), (3, 6, 128), (3, 128, 256)))
+    dims = ({0: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC})
+    disc.compile(Products().eval(), example, dims, ["x86-64-v3", "sm_90"], disc.Options(cache=False)).save(path)
     if before is None:
         del os.environ["DISC_CACHE_DIR"]
     else:
         os.environ["DISC_CACHE_DIR"] = before
-    seen = check(Section(read_section(path, f"code/{GPUS[90]}")), read_manifest(path, GPUS[90]), [(70, 128)], [2], 90)
-    (launch,) = seen.launches
-    assert (launch.descriptor.scratch, launch.grid) == (2 * MAP_BYTES, (8, 1, 1))
+    section, manifest, checked = Section(read_section(path, f"code/{GPUS[90]}")), read_manifest(path, GPUS[90]), 0
+    # Blocks of rows, by four of columns, and parts of k. Persistent programs of a batch would make maps for every block: what stands in for
+    # them has none.
+    for rows, programs, of_batch in ((10, 4 * 2, 16), (40, 4, 8), (100, 2 * 4, 16), (2500, SMS, 2 * 40 * 4)):
+        seen = check(section, manifest, [(rows, 128), (2, rows, 128), (2, 128, 256)], [2, 3], 90)
+        found = [(each.descriptor.scratch, each.grid[0]) for each in seen.launches]
+        assert found == [(2 * MAP_BYTES, programs), (2 * MAP_BYTES * (rows <= 128), of_batch)], (rows, found)
+        checked += len(found)
     text = " ".join(str(describe(path, GPUS[90]).explain()).split())
-    assert "by TMA, by a model and times of an NVIDIA H200" in text and "256 bytes of global memory for each block" in text, text
-    return len(seen.launches)
+    assert "256 bytes of global memory for each block" in text, text
+    for words in ("", ", k split into 2 parts", ", stored in halves", ", persistent"):
+        assert f"by TMA{words}, by a model and times of an NVIDIA H200" in text, (words, text)
+    return checked
 
 
 def alone(path: Path) -> None:

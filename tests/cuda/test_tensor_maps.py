@@ -50,7 +50,7 @@ TAKEN: dict[str, tuple[Case, tuple[str, str], str]] = {
     "one column": (
         (lambda _, x, y: x @ y, ((5, 16), (16, 1)), HALF),
         ("a0, [n_S0, 16], [16, 1], [32, 32]", "a1, [1, 16], [16, 1], [64, 32]"),
-        "divides(8, S0)",
+        "",
     ),
     "heads": (
         (lambda _, x, y: x @ y, ((3, 8, 5, 16), (3, 8, 16, 7)), HALF),
@@ -86,7 +86,44 @@ def test_maps(name: str) -> None:
     # Who has a call that the guard refuses gets plain loads, 16 bytes at a time where that is possible.
     others = [each for each in versions[versions.index(mapped) + 1 :] if each.schedule is None]
     assert others and not any("make_tensor_descriptor" in each.text for each in others) and others[-1].guard == ALWAYS
-    assert any("aligned(16)" in str(each.guard) for each in others) == ("at_least" in wanted)
+    assert any("aligned(16)" in str(each.guard) for each in others)
+
+
+def test_maps_take_a_bounded_amount_of_memory() -> None:
+    """A program has scratch for its maps: another version serves where there are too many. Persistent ones are as many as SMs, and parts of k
+    have a limit of their own."""
+    for schedule, wanted in (
+        (MAPPED, ["at_most(65536, floordiv(S0 + 31, 32) * floordiv(S2 + 63, 64))"]),
+        (PERSISTENT, []),
+        (replace(MAPPED, parts=2), ["at_most(512, floordiv(S0 + 31, 32) * floordiv(S2 + 63, 64))"]),
+    ):
+        work, target = compute(lambda _, x, y: x @ y, (5, 11), (11, 7))
+        versions = emit_device(work, product_plan(every_leaf((schedule,)), SINGLE), target).versions
+        (mapped,) = (each for each in versions if each.maps)
+        assert [part for part in str(mapped.guard).split(" and ") if "floordiv" in part] == wanted, mapped.guard
+    work, target = compute(lambda _, x, y: x @ y, (16, 8), (8, 16))  # sizes that say so ask for nothing
+    versions = emit_device(work, product_plan(every_leaf((MAPPED,)), SINGLE), target).versions
+    assert versions[0].maps == 2 and "at_most" not in str(versions[0].guard), versions[0].guard
+
+
+ONES: dict[str, tuple[Case, str]] = {  # what a version asks for that loads 16 bytes at a time; dims other than 16 and 1 vary
+    "one column": ((lambda _, x, y: x @ y, ((5, 16), (16, 1)), HALF), ""),
+    "a layer to one": ((lambda _, x, y: torch.nn.functional.linear(x, y), ((5, 16), (1, 16)), torch.float32), ""),
+    "a layer from one": ((lambda _, x, y: torch.nn.functional.linear(x, y), ((5, 1), (16, 1)), torch.float32), ""),
+    "one row": ((lambda _, x, y: x @ y, ((1, 11), (11, 7)), HALF), "divides(8, S1)"),
+    "one row of a layer": ((lambda _, x, y: x @ y.mT, ((1, 11), (7, 11)), HALF), "divides(8, S0)"),
+    "one row and column": ((lambda _, x, y: x @ y, ((3, 1, 11), (3, 11, 1)), HALF), "divides(8, S1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_sizes_of_one_ask_for_nothing(name: str) -> None:
+    """A tensor that such a size makes small beside the others may lie as it likes: schedules serve all batches."""
+    (function, shapes, element), wanted = ONES[name]
+    work, target = compute(function, *shapes, element=element)
+    versions = emit_device(work, product_plan(every_leaf((PLAIN,)), SINGLE), target).versions
+    (fast,) = (each for each in versions if each.schedule == 0)
+    assert " and ".join(part for part in str(fast.guard).split(" and ") if part.startswith("divides")) == wanted, fast.guard
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +17,21 @@
 #include "gpu_testing.h"
 #include "ral.h"
 #include "testing.h"
+
+namespace {
+
+thread_local int64_t allocations_left = -1, allocations_tried = 0;  // of C++ on this thread, until one fails; -1 = none does
+
+}  // namespace
+
+void* operator new(size_t size) {
+  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  void* made = std::malloc(size > 0 ? size : 1);
+  if (!made) throw std::bad_alloc();
+  return made;
+}
+void operator delete(void* made) noexcept { std::free(made); }
+void operator delete(void* made, size_t) noexcept { std::free(made); }
 
 namespace {
 
@@ -219,9 +236,53 @@ void test_out_of_memory(ral_context* context) {
   for (const bool results_fit : {false, true}) {
     const Numbers x(kMemory / 8 / (results_fit ? 2 : 1) - 4096, 1);
     CHECK(call(context, kPick, x, -1, &found, nullptr) == RAL_ERROR_MEMORY);
-    CHECK(std::strstr(ral_last_error(), results_fit ? "launch of kernel 'pick'" : "cannot allocate"));
+    const std::string said = ral_last_error(), count = std::to_string(x.size()), scratch = std::to_string(16 * x.size());
+    CHECK(said.find(results_fit ? "device cuda:0: launch of kernel 'pick' (grid " + count + " x 1 x 1, 32 threads, 50000 bytes of shared memory, " +
+                                      scratch + " bytes of scratch memory) failed: CUDA_ERROR_OUT_OF_MEMORY"
+                                : "cannot allocate") == 0);
+    CHECK(said.find("; the inputs were x [" + count + "], what [2]") != std::string::npos);
   }
   CHECK(call(context, kPick, {0}, -1, &found, nullptr) == RAL_OK);
+  // Buffers that fit beside no scratch memory of the launches before: of half, one and two parts.
+  const Numbers x = {kMemory / 32 + 1};
+  CHECK(call(context, kGrow, x, -1, &found, nullptr) == RAL_OK && found == expected(kGrow, x));
+}
+
+// Every allocation of C++ in a call fails once: it ends by an error or is right, the next call is right, and nothing is left over.
+void test_exceptions() {
+  const Stream stream(0);
+  for (const int32_t graphs : {0, 1}) {  // a first call, or a second one, whose requests are made and then noted
+    for (const bool staged : {true, false}) {
+      for (const Program program : {kLoop, kGrow, kPick}) {
+        const Numbers x = program == kPick ? Numbers{1, 0} : Numbers{2, 0, 9};
+        Tensor data(x, staged ? nullptr : &stream), what({program, -1}, staged ? nullptr : &stream);
+        const ral_tensor inputs[] = {data.tensor(), what.tensor()};
+        Numbers found;
+        for (bool done = false; !done; allocations_left = -1) {
+          const int64_t at = ++allocations_tried;
+          ral_tensor output{};
+          ral_context* context = loaded("cuda");
+          ral_set_graphs(context, graphs);
+          if (graphs) CHECK(call(context, program, x, -1, &found, staged ? nullptr : &stream) == RAL_OK);
+          CHECK(driver.synchronize_stream(stream.handle) == 0);
+          const fake_counts before = fake_get_counts();
+          allocations_left = at;
+          const ral_status status = ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle);
+          done = allocations_left > 0;
+          allocations_left = -1;
+          CHECK(status == RAL_OK || (status == RAL_ERROR_MEMORY && std::strstr(ral_last_error(), "out of memory")));
+          if (status == RAL_OK && program != kPick) CHECK(result(output, staged ? nullptr : &stream) == expected(program, x));
+          if (status == RAL_OK) ral_release(&output);
+          CHECK(driver.synchronize_stream(stream.handle) == 0 && ral_synchronize(context) == RAL_OK);
+          CHECK(fake_get_counts().live_blocks == before.live_blocks);
+          CHECK(call(context, program, x, -1, &found, staged ? nullptr : &stream) == RAL_OK);
+          ral_unload(context);
+        }
+        CHECK(allocations_tried > 10);
+        allocations_tried = 0;
+      }
+    }
+  }
 }
 
 void test_wrong_devices(ral_context* first, ral_context* second) {
@@ -244,17 +305,22 @@ void test_lender(ral_context* context) {
   const Stream stream(0);
   Loans loans{stream};
   Numbers found;
-  ral_set_lender(Loans::lend, &loans);
+  ral_set_lender(Loans::lend, &loans, 2);
   for (const Numbers& x : {Numbers{2, 0, 1}, Numbers{}}) {
     CHECK(call(context, kPick, x, -1, &found, &stream) == RAL_OK && found.size() == x.size());
   }
   CHECK(loans.lent == 2 && loans.returned == 2);
   CHECK(call(context, kPick, {2, 0, 1}, -1, &found, nullptr) == RAL_OK && loans.lent == 2);  // tensors of the host are not on the GPU
   CHECK(call(context, kLoop, {9, 7}, 0, &found, &stream) == RAL_ERROR_SHAPE);
-  loans.fails = true;
+  loans.fails = 1;  // what the runtime keeps has been given back by the second time
+  CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_OK && found == Numbers{0});
+  const int64_t lent = loans.lent;
+  loans.fails = 2;
   CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_ERROR_MEMORY);
   CHECK(std::strstr(ral_last_error(), "output 'y' (0): cannot allocate 8 bytes on cuda:0 for [1]"));
-  ral_set_lender(nullptr, nullptr);
+  ral_set_lender(Loans::lend, &loans, 0);  // for no result
+  CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_OK && found == Numbers{0} && loans.lent == lent);
+  ral_set_lender(nullptr, nullptr, 0);
   CHECK(call(context, kPick, {0}, -1, &found, &stream) == RAL_OK && found == Numbers{0} && loans.lent == loans.returned);
 }
 
@@ -454,6 +520,7 @@ int main(int count, char** arguments) {
   fake_set_protection(0);
   test_failures();
   ral_context* context = loaded("cuda");
+  test_exceptions();
   test_crash(context);
   ral_unload(context);
   std::puts("cuda_test: all passed");

@@ -80,11 +80,11 @@ inline Numbers result(const ral_tensor& output, const Stream* stream) {
   return found;
 }
 
-// Lends memory of its own for results, as a framework does, on a stream; keeps count. fails: there is none.
+// Lends memory of its own for results, as a framework does, on a stream; keeps count. fails: so many times there is none.
 struct Loans {
   const Stream& stream;
   int64_t lent = 0, returned = 0;
-  bool fails = false;
+  int64_t fails = 0;
 
   static int32_t lend(void* state, const ral_tensor* wanted, ral_lent* lent) {
     auto* loans = static_cast<Loans*>(state);
@@ -92,7 +92,7 @@ struct Loans {
     for (int32_t i = 0; i < wanted->rank; ++i) count *= wanted->dims[i];
     CHECK(wanted->device == RAL_CUDA && wanted->dtype == RAL_I64 && !wanted->data && !wanted->strides);
     uint64_t place = 0;
-    if (loans->fails || (count > 0 && driver.allocate(&place, static_cast<size_t>(count) * 8))) return 1;
+    if ((loans->fails > 0 && loans->fails--) || (count > 0 && driver.allocate(&place, static_cast<size_t>(count) * 8))) return 1;
     loans->lent += 1;
     *lent = {reinterpret_cast<void*>(place), new Loan{loans, place}, give_back};
     return 0;

@@ -53,7 +53,7 @@ enum { kPick, kAdd, kRaise };
 
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters);
 
-/* Descriptions that are refused. */
+/* Descriptions that are refused, and one whose programs need more scratch memory than there are addresses. */
 #define WRONG(...) {__VA_ARGS__, "kernel", add_images, add_kinds}
 static const ral_gpu_kernel wrong[] = {
     WRONG(1, 32, 0, 1, 8, -1, 1, 3),        WRONG(2, 0, 0, 1, 8, -1, 1, 3),     WRONG(2, 1025, 0, 1, 8, -1, 1, 3),
@@ -62,8 +62,10 @@ static const ral_gpu_kernel wrong[] = {
     WRONG(2, 32, 0, 1, 8, -2, 1, 3),        WRONG(2, 32, 0, 1, 8, -1, 0, 3),    WRONG(2, 32, 0, 1, 8, -1, 1, -1),
     {2, 32, 0, 1, 8, -1, 1, 3, 0, add_images, add_kinds},
     {2, 32, 0, 1, 8, -1, 1, 3, "kernel", 0, add_kinds},
+    WRONG(2, 32, 0, 1, (1 << 20) + 1, -1, 1, 3),
     {2, 32, 0, 1, 8, -1, 1, 3, "kernel", add_images, 0},
     {2, 32, 0, 1, 8, -1, 1, 513, "kernel", add_images, add_kinds},
+    WRONG(2, 32, 0, 1, 1 << 20, -1, 1, 3),
 };
 
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
@@ -74,6 +76,7 @@ int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in
     const ral_gpu_kernel* kernel = &wrong[n - 100];
     const int64_t place = kernel->parameter_count > 0 ? kernel->parameter_count : 0;
     for (int64_t i = kernel->parameter_count < 0 ? -1 : place; i < place + 3; ++i) slots[i + 1] = 1;
+    if (kernel->scratch == 1 << 20) slots[place + 1] = INT32_MAX, slots[place + 2] = slots[place + 3] = 65535;
     return api->launch(exec, kAdd, (ral_kernel)(uintptr_t)kernel, slots + 1, 1, 0, 0);
   }
   if (n == 13) {

@@ -17,7 +17,7 @@ from disc.codegen.cuda.products import library_product
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
-from disc.codegen.cuda.vectors import vector_guards
+from disc.codegen.cuda.vectors import line_guards, vector_guards
 from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction, trace_views
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear
@@ -25,9 +25,9 @@ from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_families import ANY_PRODUCT
-from disc.speculation.block_schedules import CUBLASLT, BlockSchedule, LibrarySchedule, ProductSchedule
+from disc.speculation.block_schedules import CUBLASLT, MAPPED_PROGRAMS, BlockSchedule, LibrarySchedule, ProductSchedule
 from disc.speculation.block_trees import ALONG_K, FAST, HALF, BlockTree, one_schedule
-from disc.speculation.guards import ALWAYS, Aligned, AtLeast, Guard, all_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Guard, all_of
 from disc.targets.cuda_thresholds import KERNELS
 
 
@@ -49,31 +49,27 @@ def product_versions(
         return tuple(versions), None
     plain = _without_parts(tree)
     divides = vector_guards(space, fusion.body, c)
+    lines = [each for each in line_guards(space, c) or () if each not in divides]  # what tensor maps need besides
     wide_loads = (narrow[0], *divides, Aligned(16))
     versions, sure = list[DeviceVersion](), True
     for number, schedule in enumerate(tree.schedules):
         if isinstance(schedule, LibrarySchedule):
             continue
         product = _Product(fusion, schedule, precision, False)
-        few = product.join.fits
-        truth = few.implied_by(space.env) if schedule.parts > 1 else Truth.YES
-        sure = sure and truth is Truth.YES
-        if truth is Truth.NO:
+        asked = [each for each in (*(lines if schedule.mapped else ()), *product.needs()) if each.implied_by(space.env) is not Truth.YES]
+        sure = sure and not asked
+        if any(each.implied_by(space.env) is Truth.NO for each in asked):
             continue
-        guards = [*wide_loads, *([] if truth is Truth.YES else [few])]
-        if schedule.mapped and AtLeast(1, c.k).implied_by(space.env) is not Truth.YES:  # a map is of at least one element
-            guards.append(AtLeast(1, c.k))
-            sure = False
-        guard = all_of(guards)
-        versions.append(replace(product.version(symbols, guard), schedule=number))
-    if not sure:  # the tree may choose parts where there is no scratch for them, or maps of nothing
+        versions.append(replace(product.version(symbols, all_of((*wide_loads, *asked))), schedule=number))
+    if not sure:  # the tree may choose parts or maps where there is no scratch for them, or maps of nothing
         versions.append(_Product(fusion, plain, precision, False).version(symbols, all_of(wide_loads)))
     if divides and wide:
         versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
     last = BlockSchedule(*KERNELS.wide_product) if wide else plain
     versions.append(_Product(fusion, last, precision, bool(wide)).version(symbols, ALWAYS))
     if CUBLASLT in tree.schedules:
-        product = _by_library(fusion, versions[-1], all_of(wide_loads), precision)
+        every = vector_guards(space, fusion.body, c, small=True)
+        product = _by_library(fusion, versions[-1], all_of((narrow[0], *every, Aligned(16))), precision)
         versions.insert(0, replace(product, schedule=tree.schedules.index(CUBLASLT)))
     return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
 
@@ -154,6 +150,15 @@ class _Product:
             self.space.variable("gh", self.c.n)
         tiles = _ceil(self.c.m, schedule.rows) * _ceil(self.c.n, schedule.columns) * self.c.batch
         self.tiles, self.join = tiles, Join(schedule.parts, schedule.rows * schedule.columns, tiles)
+
+    def needs(self) -> list[Guard]:
+        """What the schedule asks of sizes, besides those of lines: scratch for what its programs leave, or for the maps that each makes."""
+        block, asked = self.block, list[Guard]()
+        if block.parts > 1:
+            asked.append(self.join.fits)
+        elif block.mapped and not block.persistent:
+            asked.append(AtMost(MAPPED_PROGRAMS, self.tiles))
+        return [*asked, AtLeast(1, self.c.k)] if block.mapped else asked  # a map is of at least one element
 
     def version(self, symbols: tuple[str, ...], guard: Guard) -> DeviceVersion:
         block = self.block

@@ -38,7 +38,7 @@ class Map:
 
 def mapped_factors(fusion: Fusion, space: IndexSpace, c: Contraction) -> tuple[Matrices, Matrices] | None:
     """Where the factors of a product are, whose loops are declared, if tensor maps can load them: both are matrices, whose rows lie
-    multiples of 16 bytes apart, as those of a batch, where `vector_guards` and the alignment of addresses hold."""
+    multiples of 16 bytes apart, as those of a batch, where `line_guards` and the alignment of addresses hold."""
     left, right = factors_in_memory(fusion, space, c)
     if left is None or right is None or left.element != right.element:
         return None

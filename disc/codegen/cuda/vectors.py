@@ -15,12 +15,13 @@ from disc.speculation.guards import Divides
 BYTES = 16  # of the widest load of a thread
 
 
-def vector_guards(space: IndexSpace, body: Body, *products: Contraction) -> tuple[Divides, ...]:
+def vector_guards(space: IndexSpace, body: Body, *products: Contraction, small: bool = False) -> tuple[Divides, ...]:
     """Conditions under which rows of the operands and of the results, where these lie in memory, begin at multiples of 16 bytes from where
-    their tensor does. A tensor whose sizes say that its rows do not, or leave it open in another way than by a symbol, asks for nothing.
+    their tensor does. A tensor whose sizes say that its rows do not, or leave it open in another way than by a symbol, asks for nothing;
+    without `small`, nor does one that a size of 1 makes smaller than another.
 
     Afterwards the loops of the last product are declared."""
-    return guards_of(space, (each for c in products for each in _tensors(space, body, c)))
+    return guards_of(space, (each for c in products for each in _tensors(space, body, c, small)))
 
 
 def guards_of(space: IndexSpace, tensors: Iterable[tuple[Dim, str]]) -> tuple[Divides, ...]:
@@ -31,17 +32,22 @@ def guards_of(space: IndexSpace, tensors: Iterable[tuple[Dim, str]]) -> tuple[Di
     return tuple(sorted(found, key=str))
 
 
-def whole_lines(space: IndexSpace, c: Contraction, *steps: tuple[Dim, str]) -> bool:
-    """Whether `vector_guards` sees to it that rows of both factors, whose loops are declared, begin at multiples of 16 bytes, and that each
-    of `steps`, (elements, element), is such a multiple."""
-    known: set[Divides] = set()
+def line_guards(space: IndexSpace, c: Contraction) -> tuple[Divides, ...] | None:
+    """Conditions under which rows of both factors, whose loops are declared, begin at multiples of 16 bytes; None where they never do."""
+    known: dict[Divides, None] = {}
     for operand, free in ((c.left, "gm"), (c.right, "gn")):
         found = _source(space, operand, free)
         guards = None if found is None else _needed(space, found[0], BYTES // ELEMENT_BYTES[found[1]])
         if guards is None:
-            return False
-        known.update(guards)
-    return all(_known_to_divide(space, known, BYTES // ELEMENT_BYTES[element], step) for step, element in steps)
+            return None
+        known.update(dict.fromkeys(guards))
+    return tuple(sorted(known, key=str))
+
+
+def whole_lines(space: IndexSpace, c: Contraction, *steps: tuple[Dim, str]) -> bool:
+    """Whether there are `line_guards`, which also see to it that each of `steps`, (elements, element), is a multiple of 16 bytes."""
+    known = line_guards(space, c)
+    return known is not None and all(_known_to_divide(space, known, BYTES // ELEMENT_BYTES[element], step) for step, element in steps)
 
 
 def _known_to_divide(space: IndexSpace, known: Collection[Divides], number: int, size: Dim) -> bool:
@@ -52,18 +58,21 @@ def _known_to_divide(space: IndexSpace, known: Collection[Divides], number: int,
     )
 
 
-def _tensors(space: IndexSpace, body: Body, c: Contraction) -> Iterator[tuple[Dim, str]]:
-    """(offset of the element at the loops' position, element) of each tensor that the loops of a product go over, which are declared."""
+def _tensors(space: IndexSpace, body: Body, c: Contraction, small: bool) -> Iterator[tuple[Dim, str]]:
+    """(offset of the element at the loops' position, element) of each tensor that the loops of a product go over, which are declared;
+    without `small`, not of those that a size of 1 makes smaller than another."""
     declare(space, c)
+    ones = {operand: sizes.count(ONE) for operand, sizes in (("left", (c.m, c.k)), ("right", (c.k, c.n)), ("result", (c.m, c.n)))}
+    large = {name for name, count in ones.items() if small or count == min(ones.values())}
     batch, row, column = (Dim.symbol(name) for name in ("gb", "gm", "gn"))
-    for operand, free in ((c.left, "gm"), (c.right, "gn")):
+    for name, operand, free in (("left", c.left, "gm"), ("right", c.right, "gn")):
         found = _source(space, operand, free)
-        if found is not None:
+        if found is not None and name in large:
             yield found
     at = c.result(batch, row, column)
     indices = forward_indices(space, body, c.node, at)
     for root in body.yields:
-        if root in indices:
+        if root in indices and "result" in large:
             yield space.linear(indices[root], root.dims), root.element
 
 

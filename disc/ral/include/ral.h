@@ -352,10 +352,11 @@ typedef struct ral_lent {
   void* owner;
   void (*release)(void* owner);
 } ral_lent;
-/* From now on, fresh results of calls of this thread on tensors of a GPU lie in memory that `lend` gives, for use in the order of the call's
- * stream. wanted: dims, rank, dtype, device, row-major. It returns 0, or something else where there is none, which the call then says. NULL:
- * in the runtime's own. `lend` is called by this thread. */
-RAL_API void ral_set_lender(int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent), void* state);
+/* From now on, the first `count` fresh results of calls of this thread on tensors of a GPU lie in memory that `lend` gives, for use in the order
+ * of the call's stream; others, and with NULL all of them, in the runtime's own. wanted: dims, rank, dtype, device, row-major. It returns 0, or
+ * something else where there is none: it is called once more when the runtime has given back what it keeps, and then the call says so. `lend` is
+ * called by this thread. */
+RAL_API void ral_set_lender(int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent), void* state, int32_t count);
 /* Waits until the device has done what calls asked for. Fails with what their launches reported. */
 RAL_API ral_status ral_synchronize(ral_context* context);
 

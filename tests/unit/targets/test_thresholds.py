@@ -130,6 +130,7 @@ ALLOWED = {
     "speculation/block_schedules.py:MAP_BOX": "the largest box of a tensor map",
     "speculation/block_schedules.py:TENSOR_ROWS": "rows of an instruction of tensor cores",
     "speculation/block_schedules.py:SPLIT_PROGRAMS": "bounds scratch",
+    "speculation/block_schedules.py:MAPPED_PROGRAMS": "bounds scratch",
     "codegen/cuda/joins.py:COUNTERS": "as many as SPLIT_PROGRAMS has blocks",
     "speculation/fit.py:FOLDS": MEASURING,
     "speculation/fit.py:LEAVES": MEASURING,

@@ -153,8 +153,8 @@ ral_status ral_copy_numbers(ral_context* context, const ral_tensor* from, const 
   return guarded("ral_copy_numbers", [&] { return context->copy_numbers(*from, *to, stream); });
 }
 
-void ral_set_lender(int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent), void* state) {
-  ral::thread_lender() = {lend, state};
+void ral_set_lender(int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent), void* state, int32_t count) {
+  ral::thread_lender() = {lend, state, count};
 }
 void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
 

@@ -68,6 +68,9 @@ class Stream {
   // Makes the requests of a recording. places: where the tensors lie now.
   virtual bool replay(const Recording&, std::span<void* const>, Status*) { return false; }
 
+  // Of a GPU: gives back memory there that is kept for later requests, so that somebody else may have it. False: there never is any.
+  virtual bool give_back() noexcept { return false; }
+
   // Called every so many calls: gives back memory that only calls of the past needed.
   virtual void trim() noexcept {}
   // Bytes that are kept for later calls.

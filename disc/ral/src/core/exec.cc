@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "core/bytes.h"
 #include "core/clock.h"
@@ -112,7 +113,11 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   if (program_.signature.writes_inputs) status = check_written(inputs);
   if (given && status.ok()) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
-  if (status.ok()) status = enter(stream);
+  try {
+    if (status.ok()) status = enter(stream);
+  } catch (const std::bad_alloc&) {  // for the message of a failure, or its report
+    status = error(RAL_ERROR_MEMORY, "");
+  }
   if (!status.ok()) release_outputs();
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
@@ -161,10 +166,15 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
 }
 
 Status ral_exec::enter(void* stream) {
-  const bool entered = !on_gpu_ || (stream_->begin(stream, staged_, failure()) && place_inputs() && place_strided());
-  const bool graphs = on_gpu_ && !profile_ && program_.graphs->most() > 0;
-  const int32_t failed = !entered ? 1 : graphs ? run_or_replay() : run_entry();
-  if (staged_ && !failed) return_results();
+  int32_t failed = 1;
+  try {
+    const bool entered = !on_gpu_ || (stream_->begin(stream, staged_, failure()) && place_inputs() && place_strided());
+    const bool graphs = on_gpu_ && !profile_ && program_.graphs->most() > 0;
+    if (entered) failed = graphs ? run_or_replay() : run_entry();
+    if (staged_ && !failed) return_results();
+  } catch (const std::bad_alloc&) {  // what the call has on the device is given back all the same
+    failed = record(RAL_ERROR_MEMORY, "");
+  }
   ral::Fault fault;
   stream_->finish(failure(), &fault);  // the device may still be at it, also when the entry failed
   if (fault.check >= 0) fail(fault.check, fault.index, fault.size);
@@ -273,12 +283,13 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
 }
 
 // The head of a result's memory, and where its elements lie: where somebody lends memory on the GPU, there. Null where there is none.
-int64_t* ral_exec::acquire_output(ral::Device& device, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity) {
+int64_t* ral_exec::acquire_output(ral::Device& device, size_t index, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity) {
   const int64_t head = ral::round_up((2 * int64_t{wanted.rank} + 1) * static_cast<int64_t>(sizeof(int64_t)));
   const ral::Lender& lender = ral::thread_lender();
-  if (!on_gpu_ || staged_ || !lender.lend) return static_cast<int64_t*>(device.acquire(*stream_, head, bytes, data, capacity));
+  if (!on_gpu_ || staged_ || !lender.lend || static_cast<int64_t>(index) >= lender.count) return static_cast<int64_t*>(device.acquire(*stream_, head, bytes, data, capacity));
   ral_lent lent{};
-  if (lender.lend(lender.state, &wanted, &lent) != 0) return nullptr;
+  const auto failed = [&] { return lender.lend(lender.state, &wanted, &lent) != 0; };
+  if (failed() && (!stream_->give_back() || failed())) return nullptr;
   auto* made = static_cast<int64_t*>(device.adopt(head, lent, capacity));
   if (!made) lent.release(lent.owner);
   static char nothing[ral::kAlignment];  // where there is no element, and no address
@@ -310,7 +321,7 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   ral::Device& device = staged_ ? *ral::device_at(RAL_CPU, 0) : *program_.device;
   const auto dtype = static_cast<uint16_t>(info.dtype);
   const ral_tensor wanted{nullptr, dims, nullptr, info.rank, dtype, device.number(), device.id()};
-  auto* own_dims = acquire_output(device, wanted, bytes, &data, &capacity);
+  auto* own_dims = acquire_output(device, index, wanted, bytes, &data, &capacity);
   if (!own_dims)
     return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes" + (staged_ ? "" : where()) + " for " +
                                        ral::dims_text(dims, info.rank));

@@ -89,7 +89,7 @@ struct ral_exec {
   bool is_cancelled();
   void count_fetch(int64_t bytes) { counts.fetches += 1, counts.fetched_bytes += bytes; }
   ral::Status make_output(size_t index, const int64_t* dims);
-  int64_t* acquire_output(ral::Device& device, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity);
+  int64_t* acquire_output(ral::Device& device, size_t index, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity);
   void release_outputs();
   void trim();
   int32_t run_entry();
@@ -138,6 +138,7 @@ Stop& thread_stop();
 struct Lender {
   int32_t (*lend)(void* state, const ral_tensor* wanted, ral_lent* lent) = nullptr;
   void* state = nullptr;
+  int32_t count = 0;  // of the first outputs
 };
 Lender& thread_lender();
 

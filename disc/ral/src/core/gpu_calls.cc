@@ -75,7 +75,7 @@ bool ral_exec::return_results() {
 
 // Says with which sizes a device failed, or had no memory.
 void ral_exec::name_inputs() {
-  std::string text;
+  std::string text = status_.message.empty() ? "out of memory" : "";
   for (size_t i = 0; i < inputs_.size(); ++i) {
     text += (i ? ", " : "; the inputs were ") + program_.signature.inputs[i].name + " " + ral::dims_text(inputs_[i].dims, inputs_[i].rank);
   }

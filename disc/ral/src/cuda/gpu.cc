@@ -133,11 +133,12 @@ std::unique_ptr<DeviceProgram> Gpu::open_program() { return std::make_unique<Gpu
 
 int32_t Gpu::allocate(int64_t bytes, StreamHandle stream, Address* place) {
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-  int32_t failed = driver.allocate_async(place, size, pool_, stream);
-  if (failed != kOutOfMemory) return failed;
-  driver.synchronize_context();  // what was freed before may be free by then
+  return with_memory([&] { return driver.allocate_async(place, size, pool_, stream); });
+}
+
+void Gpu::give_back() noexcept {
+  driver.synchronize_context();
   driver.trim_pool(pool_, 0);
-  return driver.allocate_async(place, size, pool_, stream);
 }
 
 void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) {
@@ -146,7 +147,7 @@ void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int
   void* block = acquire_block(head, &result->capacity);
   if (!block) return nullptr;
   Address place = 0;
-  if (allocate(bytes, own.handle(), &place)) {
+  if (own.reserve(bytes, &place)) {
     release_block(block, result->capacity);
     return nullptr;
   }
@@ -168,7 +169,7 @@ void* Gpu::acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* ca
   if (!block) return nullptr;
   const Current here = current();
   Address place = 0;
-  if (driver.allocate(&place, static_cast<size_t>(std::max<int64_t>(bytes, 1)))) {
+  if (with_memory([&] { return driver.allocate(&place, static_cast<size_t>(std::max<int64_t>(bytes, 1))); })) {
     release_block(block, result->capacity);
     return nullptr;
   }
@@ -195,7 +196,7 @@ Status Gpu::place_weight(const void* from, int64_t bytes, const void** placed) {
   if (Status status = check_alive(); !status.ok()) return status;
   const Current here = current();
   Address place = 0;
-  int32_t failed = driver.allocate(&place, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  int32_t failed = with_memory([&] { return driver.allocate(&place, static_cast<size_t>(std::max<int64_t>(bytes, 1))); });
   if (failed == kOutOfMemory) return error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes on " + text());
   if (failed) return failure("allocating a weight", failed);
   *placed = reinterpret_cast<const void*>(place);

@@ -57,8 +57,19 @@ class Gpu final : public Device {
   // The library of products, loaded when it is first asked for; null where there is none.
   const Products* products();
 
-  // Memory in the order of a stream; 0 where there is none. Memory that was freed before on any stream is waited for first.
+  // Memory in the order of a stream.
   int32_t allocate(int64_t bytes, StreamHandle stream, Address* place);
+
+  // Makes a request that needs memory of the GPU; where there is none, once more when what was freed before on any stream is free.
+  template <typename Request>
+  int32_t with_memory(Request request) {
+    const int32_t failed = request();
+    if (failed != kOutOfMemory) return failed;
+    give_back();
+    return request();
+  }
+  // Waits for all work, and gives back what the pool keeps for later calls.
+  void give_back() noexcept;
 
   // Streams of our own, which outlive programs: memory of results is freed on them.
   int32_t take_stream(StreamHandle* stream);

@@ -45,7 +45,7 @@ void* GpuGraph::allocate(int64_t bytes) {
   }
   blocks_.reserve(blocks_.size() + 1);
   Address place = 0;
-  if (driver_.allocate(&place, static_cast<size_t>(size))) return nullptr;
+  if (gpu_.with_memory([&] { return driver_.allocate(&place, static_cast<size_t>(size)); })) return nullptr;
   blocks_.push_back({place, size, false});
   return reinterpret_cast<void*>(place);
 }
@@ -88,14 +88,13 @@ bool GpuGraph::fill(void* to, int64_t bytes, int32_t value) {
 }
 
 bool GpuGraph::launch(const ral_gpu_kernel& kernel, const char* name, const LaunchConfig& config, FunctionHandle function,
-                      const int64_t* args, int64_t check) {
+                      const int64_t* args, int64_t scratch, int64_t check) {
   if (kernel.cluster > 1) return false;
   const auto count = static_cast<size_t>(kernel.parameter_count);
   std::vector<uint64_t> values(args, args + count);
   values.insert(values.end(), 2, 0);  // scratch memory, and none for profiles
-  if (kernel.scratch > 0) {
-    const int64_t blocks = int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
-    values[count] = reinterpret_cast<uint64_t>(allocate(blocks * kernel.scratch));
+  if (scratch > 0) {
+    values[count] = reinterpret_cast<uint64_t>(allocate(scratch));
     if (!values[count]) return false;
     free(reinterpret_cast<void*>(values[count]));  // for the launches behind this one
   }

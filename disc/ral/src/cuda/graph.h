@@ -29,9 +29,9 @@ class GpuGraph final : public Recording {
   // False: it cannot be part of a graph.
   bool copy(void* to, const void* from, int64_t bytes);
   bool fill(void* to, int64_t bytes, int32_t value);
-  // check: that its faults are reported under, -1 = it has none.
+  // scratch: bytes of memory for the launch alone. check: that its faults are reported under, -1 = it has none.
   bool launch(const ral_gpu_kernel& kernel, const char* name, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
-              int64_t check);
+              int64_t scratch, int64_t check);
 
   bool product(std::unique_ptr<Product> product, const char* name, const ProductSizes& sizes, const ProductPlaces& places);
 

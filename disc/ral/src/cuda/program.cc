@@ -13,6 +13,7 @@ constexpr size_t kSlotsPerBlock = 128;      // one page
 constexpr int32_t kMostThreads = 1024;  // of a block
 constexpr int32_t kMostCluster = 16;    // blocks
 constexpr int32_t kPlainShared = 48 << 10;  // bytes of shared memory that a kernel has without asking
+constexpr int32_t kMostScratch = 1 << 20;   // bytes of a block: a tensor map takes 128
 
 std::string quoted(const char* name) { return "kernel '" + std::string(name) + "'"; }
 
@@ -21,7 +22,7 @@ std::string_view flaw(const ral_gpu_kernel& kernel) {
   if (kernel.threads < 1 || kernel.threads > kMostThreads) return "threads";
   if (kernel.cluster < 1 || kernel.cluster > kMostCluster) return "blocks of a cluster";
   if (kernel.shared < 0) return "bytes of shared memory";
-  if (kernel.scratch < 0) return "bytes of scratch memory";
+  if (kernel.scratch < 0 || kernel.scratch > kMostScratch) return "bytes of scratch memory";
   if (kernel.parameter_count < 0 || kernel.parameter_count > kMostParameters) return "parameters";
   if (kernel.fault < -1 || kernel.fault >= kernel.parameter_count) return "place of faults";
   if (!kernel.function || !kernel.images || kernel.image_count < 1 || (kernel.parameter_count > 0 && !kernel.parameter_sizes)) return "code";
@@ -81,7 +82,7 @@ Status GpuProgram::load_module(const ral_gpu_kernel& kernel, const char* name, M
   }
   ModuleHandle& known = modules_[image->data];
   if (!known) {
-    const int32_t failed = gpu_.driver.load_module(&known, image->data, 0, nullptr, nullptr);
+    const int32_t failed = gpu_.with_memory([&] { return gpu_.driver.load_module(&known, image->data, 0, nullptr, nullptr); });
     if (failed) modules_.erase(image->data);
     if (failed == kUnsupportedPtx || failed == kNoBinaryForGpu || failed == kInvalidImage) {
       return error(RAL_ERROR_TARGET, gpu_.failure("loading " + quoted(name), failed).message + "; the driver may be too old for the code");
@@ -128,20 +129,19 @@ bool GpuProgram::read_locked(std::vector<Watched>* watched, Fault* fault) {
 
 int32_t GpuProgram::post_slots(std::vector<Watched>* watched, StreamHandle stream) {
   const std::lock_guard lock(mutex_);
-  EventHandle event = nullptr;
-  int32_t failed = kSuccess;
   if (idle_events_.empty()) {
-    failed = gpu_.driver.create_event(&event, kWithoutTiming);
-  } else {
-    event = idle_events_.back();
-    idle_events_.pop_back();
+    idle_events_.reserve(batches_.size() + 1);  // of all events, so that giving one back cannot fail
+    EventHandle event = nullptr;
+    const int32_t failed = gpu_.driver.create_event(&event, kWithoutTiming);
+    if (failed) return failed;  // the places stay taken: the GPU may still write there
+    idle_events_.push_back(event);
   }
-  if (failed) return failed;  // the places stay taken: the GPU may still write there
-  failed = gpu_.driver.record_event(event, stream);
-  if (failed) idle_events_.push_back(event);
+  batches_.push_back({idle_events_.back(), {}});
+  const int32_t failed = gpu_.driver.record_event(idle_events_.back(), stream);
+  if (failed) batches_.pop_back();
   if (failed) return failed;
-  batches_.push_back({event, std::move(*watched)});
-  watched->clear();
+  idle_events_.pop_back();
+  batches_.back().watched.swap(*watched);
   batch_count_.store(batches_.size(), std::memory_order_relaxed);
   return failed;
 }

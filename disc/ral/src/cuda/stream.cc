@@ -21,6 +21,9 @@ std::string grid_text(const std::array<uint32_t, 3>& grid) {
   return std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]);
 }
 
+// Of memory that a launch alone uses; "" for none.
+std::string scratch_text(int64_t bytes) { return bytes ? ", " + std::to_string(bytes) + " bytes of scratch memory" : ""; }
+
 }  // namespace
 
 GpuStream::~GpuStream() {
@@ -57,7 +60,7 @@ void* GpuStream::allocate(int64_t bytes, Status* failure) {
   if (recorder_) return recorder_->allocate(bytes);
   blocks_.reserve(blocks_.size() + 1);
   Address place = 0;
-  const int32_t failed = gpu_.allocate(bytes, stream_, &place);
+  const int32_t failed = reserve(bytes, &place);
   if (failed && failed != kOutOfMemory) check(failed, "allocating " + std::to_string(bytes) + " bytes", failure);
   if (failed) return nullptr;
   blocks_.push_back(reinterpret_cast<void*>(place));
@@ -184,9 +187,10 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
   if (!function) return false;
   const int64_t* grid = launch.args + kernel.parameter_count;
   if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return true;
-  const std::string_view wrong = grid[0] > INT32_MAX / kernel.cluster || grid[1] > kMostAlong || grid[2] > kMostAlong ? "too large a grid"
-                                 : kernel.fault >= 0 && check < 0 ? "no check to report under"
-                                                                  : "";
+  int64_t bytes = int64_t{kernel.scratch} * kernel.cluster;  // of scratch memory
+  const bool too_large = grid[0] > INT32_MAX / kernel.cluster || grid[1] > kMostAlong || grid[2] > kMostAlong ||
+                         std::any_of(grid, grid + 3, [&](int64_t size) { return __builtin_mul_overflow(bytes, size, &bytes); });
+  const std::string_view wrong = too_large ? "too large a grid" : kernel.fault >= 0 && check < 0 ? "no check to report under" : "";
   if (!wrong.empty()) {
     *failure = error(RAL_ERROR_INTERNAL, "kernel '" + std::string(launch.name) + "' has " + std::string(wrong) + ": grid " +
                                              std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]) +
@@ -201,24 +205,23 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
                       0};
   LaunchAttribute cluster{kClusterDimension, {}, {{static_cast<uint32_t>(kernel.cluster), 1, 1}}};
   if (kernel.cluster > 1) config.attributes = &cluster, config.attribute_count = 1;
-  if (recorder_) return recorder_->launch(kernel, launch.name, config, function, launch.args, check);
+  if (recorder_) return recorder_->launch(kernel, launch.name, config, function, launch.args, bytes, check);
   Slot* slot = kernel.fault >= 0 ? watch_launch(check, launch.name, failure) : nullptr;
   if (kernel.fault >= 0 && !slot) return false;
   recent_[recent_count_++ % recent_.size()] = {launch.name, {config.grid[0], config.grid[1], config.grid[2]}};
-  const auto submitted = [&] { return submit(kernel, config, function, launch.args, slot); };
+  const auto submitted = [&] { return submit(kernel, config, function, launch.args, bytes, slot); };
   const int32_t failed = nanoseconds ? timed(submitted, nanoseconds) : submitted();
   if (!failed) return true;
   return this->check(failed,
                      "launch of kernel '" + std::string(launch.name) + "' (grid " + grid_text({config.grid[0], config.grid[1], config.grid[2]}) +
-                         ", " + std::to_string(kernel.threads) + " threads, " + std::to_string(kernel.shared) + " bytes of shared memory)",
+                         ", " + std::to_string(kernel.threads) + " threads, " + std::to_string(kernel.shared) + " bytes of shared memory" + scratch_text(bytes) + ")",
                      failure);
 }
 
 // Memory that a launch alone uses, the same for all of a call, which run one after the other: tensor maps, workspaces of products.
 int32_t GpuStream::scratch(int64_t bytes, Address* place) {
   if (bytes > scratch_bytes_) {
-    if (scratch_) driver_.free_async(scratch_, stream_);
-    scratch_ = 0, scratch_bytes_ = 0;
+    drop_scratch();
     if (const int32_t failed = gpu_.allocate(bytes, stream_, &scratch_)) return failed;
     scratch_bytes_ = bytes;
   }
@@ -226,13 +229,31 @@ int32_t GpuStream::scratch(int64_t bytes, Address* place) {
   return kSuccess;
 }
 
-// The parameters are read before the driver returns.
+// Whether there was any. What was asked for before may still use it.
+bool GpuStream::drop_scratch() noexcept {
+  const bool there = scratch_ != 0;
+  if (there) driver_.free_async(scratch_, stream_);
+  scratch_ = 0, scratch_bytes_ = 0;
+  return there;
+}
+
+bool GpuStream::give_back() noexcept {
+  drop_scratch();
+  gpu_.give_back();
+  return true;
+}
+
+int32_t GpuStream::reserve(int64_t bytes, Address* place) {
+  const int32_t failed = gpu_.allocate(bytes, stream_, place);
+  return failed == kOutOfMemory && drop_scratch() ? gpu_.allocate(bytes, stream_, place) : failed;
+}
+
+// bytes: of scratch memory. The parameters are read before the driver returns.
 int32_t GpuStream::submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
-                          Slot* slot) {
+                          int64_t bytes, Slot* slot) {
   Address own = 0, no_profile = 0;
-  if (kernel.scratch > 0) {
-    const int64_t blocks = int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
-    if (const int32_t failed = scratch(blocks * kernel.scratch, &own)) return failed;
+  if (bytes > 0) {
+    if (const int32_t failed = scratch(bytes, &own)) return failed;
   }
   void* parameters[kMostParameters + 2];
   const auto count = static_cast<size_t>(kernel.parameter_count);
@@ -240,7 +261,7 @@ int32_t GpuStream::submit(const ral_gpu_kernel& kernel, const LaunchConfig& conf
   if (slot) parameters[kernel.fault] = &slot;
   parameters[count] = &own;
   parameters[count + 1] = &no_profile;
-  return driver_.launch(&config, function, parameters, nullptr);
+  return gpu_.with_memory([&] { return driver_.launch(&config, function, parameters, nullptr); });
 }
 
 bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure) {
@@ -253,14 +274,16 @@ bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch&
   const ProductSizes sizes{numbers[0], numbers[1], numbers[2], numbers[4],  numbers[5],
                            numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]};
   if (sizes.m <= 0 || sizes.n <= 0 || sizes.batch <= 0) return true;
-  const std::string what = "the product of " + name + " (" + std::to_string(sizes.batch) + " of " + std::to_string(sizes.m) + " x " +
-                           std::to_string(sizes.n) + ", " + std::to_string(sizes.k) + " values of k) by cuBLASLt";
+  const auto what = [&](size_t workspace) {
+    return "the product of " + name + " (" + std::to_string(sizes.batch) + " of " + std::to_string(sizes.m) + " x " + std::to_string(sizes.n) +
+           ", " + std::to_string(sizes.k) + " values of k" + scratch_text(static_cast<int64_t>(workspace)) + ") by cuBLASLt";
+  };
   if (!are_sizes(product, sizes)) {
-    *failure = error(RAL_ERROR_INTERNAL, what + " has sizes that do not fit each other (compiler bug)");
+    *failure = error(RAL_ERROR_INTERNAL, what(0) + " has sizes that do not fit each other (compiler bug)");
     return false;
   }
   if (!gpu_.products()) {
-    *failure = error(RAL_ERROR_TARGET, what + " was asked for, and there is no such library");
+    *failure = error(RAL_ERROR_TARGET, what(0) + " was asked for, and there is no such library");
     return false;
   }
   const auto address = [&](int32_t parameter) { return static_cast<Address>(launch.args[parameter]); };
@@ -280,7 +303,7 @@ bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch&
       launch.name, {static_cast<uint32_t>(sizes.m), static_cast<uint32_t>(sizes.n), static_cast<uint32_t>(sizes.batch)}};
   const auto submitted = [&] { return submit_product(prepared, places); };
   if (!failed) failed = nanoseconds ? timed(submitted, nanoseconds) : submitted();
-  return !failed || check(failed, what, failure);
+  return !failed || check(failed, what(prepared ? prepared->workspace() : 0), failure);
 }
 
 // Null where it failed.
@@ -331,18 +354,27 @@ bool GpuStream::synchronize(Status* failure) {
   return good;
 }
 
+// What the next call must not find of this one, also where memory for a message runs out.
+struct GpuStream::Ending {
+  GpuStream& stream;
+  ~Ending() {
+    stream.recorder_.reset();
+    stream.returning_.clear();
+    stream.watched_.clear();
+    stream.current_.reset();
+  }
+};
+
 bool GpuStream::finish(Status* failure, Fault* fault) {
   if (!current_) return true;
+  const Ending ending{*this};
   for (void* block : blocks_) driver_.free_async(reinterpret_cast<Address>(block), stream_);
   blocks_.clear();
-  if (scratch_) driver_.free_async(scratch_, stream_);
-  scratch_ = 0, scratch_bytes_ = 0;
+  drop_scratch();
   bool good = true;
   if (waits_) good = synchronize(failure);
   if (!watched_.empty() && waits_ && good) program_.read_slots(&watched_, fault);
   if (!watched_.empty() && !waits_) good = done(program_.post_slots(&watched_, stream_), "recording an event", failure);
-  watched_.clear();
-  current_.reset();
   return good;
 }
 

@@ -41,7 +41,11 @@ class GpuStream final : public Stream {
   void trim() noexcept override;
   int64_t held_bytes() const noexcept override;
 
+  bool give_back() noexcept override;
+
   StreamHandle handle() const { return stream_; }
+  // As Gpu::allocate, on the stream of this call; where there is no memory, once more without what the call keeps for later requests.
+  int32_t reserve(int64_t bytes, Address* place);
 
  private:
   struct Recent {
@@ -56,11 +60,15 @@ class GpuStream final : public Stream {
     size_t bytes;
   };
 
+  struct Ending;
+
   char* pinned(int64_t bytes, int64_t* found);
   Slot* watch_launch(int64_t check, const char* name, Status* failure);
   FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
   int32_t scratch(int64_t bytes, Address* place);
-  int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
+  bool drop_scratch() noexcept;
+  int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, int64_t bytes,
+                 Slot* slot);
   bool launch_product(const ral_gpu_product& product, const ral_launch& launch, int64_t* nanoseconds, Status* failure);
   std::unique_ptr<Product> make_product(const ral_gpu_product& product, const ProductSizes& sizes, int32_t* failed);
   int32_t submit_product(Product* product, const ProductPlaces& places);

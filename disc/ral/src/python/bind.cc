@@ -158,7 +158,7 @@ nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb:
   std::vector<ral_tensor> outputs(static_cast<size_t>(ral_output_count(handle)));
   Borrowed given;
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true, true);
-  const ral::python::FrameworkMemory memory(kind);
+  const ral::python::FrameworkMemory memory(kind, outputs.size());
   check(without_gil([&] {
     return ral_call_on(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
                        out.is_none() ? static_cast<int32_t>(outputs.size()) : given.count(), stream);
@@ -215,10 +215,11 @@ nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
   ral_context* handle = context.get();
   const ral::python::Kind kind = inputs.kind(loaded.like);
   void* stream = ral::python::stream_of(kind, ral_device_id(handle));
-  const ral::python::FrameworkMemory own;
   const bool apart = context.last_stream != stream;
   context.last_stream = stream;
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
+  const size_t results = static_cast<size_t>(outputs.count()) - loaded.kept - loaded.written.size();
+  const ral::python::FrameworkMemory memory(kind, results);
   if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
   check(without_gil([&] { return ral_call_on(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count(), stream); }));
   outputs.made();
@@ -227,7 +228,6 @@ nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
     check(without_gil([&] { return ral_copy_numbers(handle, &from, &to, stream); }));
   }
   if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
-  const size_t results = static_cast<size_t>(outputs.count()) - loaded.kept - loaded.written.size();
   std::vector<ral_tensor> first = outputs.take(results);
   nb::object result = ral::python::results(kind, first, loaded.single);
   nb::list held;

@@ -462,11 +462,11 @@ void* stream_of(const Kind& kind, int32_t gpu) {
 
 namespace {
 
-thread_local const DLPackExchangeAPI* lending = nullptr;
+thread_local Lending lending;
 
-void set_lending(const DLPackExchangeAPI* from) {
-  lending = from;
-  ral_set_lender(from ? lend : nullptr, const_cast<DLPackExchangeAPI*>(from));
+void set_lending(const Lending& next) {
+  lending = next;
+  ral_set_lender(next.from ? lend : nullptr, const_cast<DLPackExchangeAPI*>(next.from), next.count);
 }
 
 const DLPackExchangeAPI* lender_of(const Kind& kind) {
@@ -476,9 +476,9 @@ const DLPackExchangeAPI* lender_of(const Kind& kind) {
 
 }  // namespace
 
-FrameworkMemory::FrameworkMemory(const DLPackExchangeAPI* from) : before_(lending) { set_lending(from); }
-
-FrameworkMemory::FrameworkMemory(const Kind& kind) : FrameworkMemory(lender_of(kind)) {}
+FrameworkMemory::FrameworkMemory(const Kind& kind, size_t count) : before_(lending) {
+  set_lending({lender_of(kind), static_cast<int32_t>(count)});
+}
 
 FrameworkMemory::~FrameworkMemory() { set_lending(before_); }
 

@@ -151,19 +151,23 @@ class Borrowed {
 // The stream that a call on tensors of this kind on this GPU runs on.
 void* stream_of(const Kind& kind, int32_t gpu);
 
-// As long as it lives, results of this thread's calls lie in memory of the framework's allocator, where it has one: in that of its current
-// stream, so not where the caller gave another.
+struct Lending {
+  const DLPackExchangeAPI* from = nullptr;
+  int32_t count = 0;
+};
+
+// As long as it lives, the first `count` results of this thread's calls lie in memory of the framework's allocator, where it has one: in that
+// of its current stream, so not where the caller gave another. The others lie in disc's own: what a call keeps outlives the order of the
+// framework's stream.
 class FrameworkMemory {
  public:
-  explicit FrameworkMemory(const Kind& kind);
-  FrameworkMemory() : FrameworkMemory(nullptr) {}  // in disc's own: what a call keeps outlives the order of the framework's stream
+  FrameworkMemory(const Kind& kind, size_t count);
   FrameworkMemory(const FrameworkMemory&) = delete;
   FrameworkMemory& operator=(const FrameworkMemory&) = delete;
   ~FrameworkMemory();
 
  private:
-  explicit FrameworkMemory(const DLPackExchangeAPI* from);
-  const DLPackExchangeAPI* before_;  // of the call that this one is made in: an observer may call
+  Lending before_;  // of the call that this one is made in: an observer may call
 };
 
 // A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.
