@@ -305,7 +305,15 @@ def _fits(frame: FrameType) -> bool:
 
 
 def _same(left: object, right: object) -> bool:
-    return isinstance(left, torch.SymInt) and isinstance(right, torch.SymInt) and left.node.expr == right.node.expr
+    return isinstance(left, torch.SymInt) and isinstance(right, torch.SymInt) and _replaced(left) == _replaced(right)
+
+
+def _replaced(size: torch.SymInt) -> sympy.Expr:
+    """A size by the symbols that stand for others. PyTorch's own `node.expr` joins symbols while it looks, and asks here from where."""
+    joined, expr = size.node.shape_env.replacements, size.node._expr
+    while (further := expr.xreplace(joined)) != expr:
+        expr = further
+    return expr
 
 
 def _images(frame: FrameType) -> str | None:
@@ -313,7 +321,7 @@ def _images(frame: FrameType) -> str | None:
     source = frame.f_locals.get("input_")
     if not isinstance(source, torch.Tensor) or source.dim() < 3 or not isinstance(source.shape[0], torch.SymInt):
         return None
-    images, *others = (each.node.expr if isinstance(each, torch.SymInt) else sympy.sympify(each) for each in source.shape)
+    images, *others = (_replaced(each) if isinstance(each, torch.SymInt) else sympy.sympify(each) for each in source.shape)
     known = images.is_symbol and not any(images in each.free_symbols for each in others)
     return str(images) if known else None
 

@@ -291,6 +291,8 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
         with mode, enable_python_dispatcher(), torch.no_grad(), steps_apart():
             trace = make_fx(call, pre_dispatch=True)(*(each.meta["val"] for each in inputs))
+        if has_complex(trace):  # within an op of real tensors, as an inverse transform of them
+            trace = without_complex(trace, mode).module
         if registered:
             check_trace(op, trace.graph)
     except NotImplementedError as error:

@@ -205,6 +205,10 @@ def attention(
     return torch.matmul(dropout(weights, dropout_p, True), value)
 
 
+def take(x: Tensor, index: Tensor) -> Tensor:
+    return aten.index.Tensor(x.reshape(-1), [index])  # in brackets, an index without dims would become a number of Python
+
+
 def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     if all(size == 1 for size in output_size):
         return x.mean([-2, -1], keepdim=True)
@@ -313,6 +317,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.var_mean.correction: var_mean,
     aten.scaled_dot_product_attention.default: attention,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
+    aten.take.default: take,
     aten._trilinear.default: trilinear,
     **{op: _not_of_bytes(op) for op in RESAMPLING if op in PYTORCH},
     **{op: _of_something(op) for op in LOSSES},
@@ -366,7 +371,7 @@ def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
 # AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.
 LIFTING = (aten.lift_fresh.default, aten.lift.default)
 # PyTorch's decomposition writes into memory that it has made, which AOTAutograd does not take; complex numbers have forms of ours.
-WRITING = (aten.complex.default,)
+WRITING = (aten.complex.default, aten.polar.default)
 
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:

@@ -3,6 +3,7 @@ retracing."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,11 @@ aten = torch.ops.aten
 # Ops whose result is always new memory, although PyTorch composes them of others.
 NEW_MEMORY = (aten.linear.default, aten.matmul.default, aten.layer_norm.default, aten.batch_norm.default,
               aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)  # fmt: skip
-HIDDEN_VIEWS = (aten._unsafe_view.default,)  # a view, whatever its schema says
+# Views, whatever their schemas say.
+HIDDEN_VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
+# Their results are parts of a tensor that do not overlap. PyTorch's cells write into such parts.
+SPLITS = (aten.unsafe_chunk.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
+          aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)  # fmt: skip
 CHANGES_NOTHING = (aten.detach_.default,)  # writes no element
 DROPOUTS: Mapping[object, torch._ops.OpOverload] = {
     aten.dropout_.default: aten.dropout.default,
@@ -70,7 +75,8 @@ def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Writ
         same = names.get(whole, (whole,))
         written = {part for write in writes.values() for part in write.parts}  # parts that nothing reads any more
         readers = [user for each in same for user in each.users if user not in same and user < node and user not in (*parts, *written)]
-        if op is None or not _is_new_memory(same[0]) or not all(_is_past(each, node) for each in readers):
+        is_own = _is_new_memory(same[0]) or _is_apart(same[0], names)
+        if op is None or not is_own or not all(_is_past(each, node) for each in readers):
             raise RetraceError(str(node.target))
         last = latest.get(same[0])
         if last is not None and writes[last].parts and any(user > node for user in last.users):
@@ -95,6 +101,21 @@ def _parts(target: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
         parts.insert(0, target)
         target = target.args[0]
     return target, tuple(parts)
+
+
+def _is_apart(part: fx.Node, names: Mapping[fx.Node, tuple[fx.Node, ...]]) -> bool:
+    """Whether it is one of the parts into which new memory was split, and nothing else has a name for it."""
+    split = part.args[0] if part.target is operator.getitem else None
+    if not isinstance(split, fx.Node) or split.target not in SPLITS or not isinstance(source := split.args[0], fx.Node):
+        return False
+    same = names.get(source, (source,))
+    readers = [user for each in same for user in each.users if user not in (*same, split)]
+    others = [user for user in split.users if user is not part]
+    return (
+        _is_new_memory(same[0])
+        and all(reader < split and _is_past(reader, split) for reader in readers)
+        and all(other.target is operator.getitem and other.args[1] != part.args[1] for other in others)
+    )
 
 
 def _is_past(reader: fx.Node, write: fx.Node) -> bool:

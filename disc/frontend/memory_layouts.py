@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import sympy
 import torch
-from torch.utils._sympy import functions as torch_sympy
 
-from disc.frontend.symbols import Size, product, same_size, to_shape, to_size
+from disc.frontend.symbols import MAXIMUM, Shape, Size, product, same_size, to_shape, to_size
 
 UNKNOWN_LAYOUT = "its result is not dense in memory"
 
@@ -39,7 +38,7 @@ class Layout:
 
 def memory_layout(value: torch.Tensor) -> Layout | None:
     """The layout of the tensor, proved for all its sizes; None where it is not proved to be dense."""
-    sizes, strides = to_shape(value.shape), [_plain(stride) for stride in to_shape(value.stride())]
+    sizes, strides = _plain(to_shape(value.shape), to_shape(value.stride()))
     rank = len(sizes)
     single = frozenset(dim for dim, size in enumerate(sizes) if size == 1)
     natural = tuple(sum(size != 1 for size in sizes[dim + 1 :]) for dim in range(rank))
@@ -64,10 +63,21 @@ def memory_layout(value: torch.Tensor) -> Layout | None:
     return Layout(whole, found, single, in_order and found == natural)
 
 
-def _plain(stride: Size) -> Size:
-    """PyTorch writes Max(1, s) where s may be 0; the strides of an empty tensor do not matter."""
-    if isinstance(stride, int):
-        return stride
-    maxima = [part for part in sympy.preorder_traversal(stride) if isinstance(part, sympy.Max | torch_sympy.Max)]
-    others = {part: [size for size in part.args if size != 1] for part in maxima}
-    return to_size(stride.xreplace({part: sizes[0] for part, sizes in others.items() if len(sizes) == 1}))
+def _plain(sizes: Shape, strides: Shape) -> tuple[Shape, Shape]:
+    """PyTorch writes Max(1, s) where s may be 0; the strides of an empty tensor do not matter. A size that is itself such an extreme gets a
+    name of its own, as it says how many elements there are."""
+    kept = {part: sympy.Dummy(integer=True) for size in sizes for part in _maxima(size)}
+
+    def plain(stride: Size) -> Size:
+        if isinstance(stride, int):
+            return stride
+        named = stride.xreplace(kept)
+        others = {part: [size for size in part.args if size != 1] for part in _maxima(named)}
+        return to_size(named.xreplace({part: parts[0] for part, parts in others.items() if len(parts) == 1}))
+
+    named = tuple(size if isinstance(size, int) else to_size(size.xreplace(kept)) for size in sizes)
+    return named, tuple(map(plain, strides))
+
+
+def _maxima(size: Size | sympy.Basic) -> list[sympy.Basic]:
+    return [] if isinstance(size, int) else [part for part in sympy.preorder_traversal(size) if isinstance(part, MAXIMUM)]

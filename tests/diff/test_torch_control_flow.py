@@ -52,6 +52,20 @@ class Scan(Layer):
         return scan(step, x.new_zeros(4), map_rows(lambda row: self.linear(row).exp(), x))  # pyright: ignore[reportArgumentType]
 
 
+class Cells(Layer):
+    """PyTorch's cells write in place into the parts of a split product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated, self.long, self.plain = torch.nn.GRUCell(4, 4), torch.nn.LSTMCell(4, 4), torch.nn.RNNCell(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def body(count: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return count + 1, self.plain(self.gated(a, x), self.long(a, (a, x))[0])
+
+        return while_loop(lambda count, a: count < 3, body, (torch.tensor(0), x))[1]
+
+
 class Associative(Layer):
     """h[i] = a[i] * h[i + 1] + x[i], over pairs, backwards; what it begins with and its number of steps both vary."""
 
@@ -62,7 +76,7 @@ class Associative(Layer):
         return associative_scan(combine, (self.linear(x).sigmoid(), x), 0, reverse=True, combine_mode="generic")[1]  # pyright: ignore
 
 
-@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Scan, Associative])
+@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Cells, Scan, Associative])
 def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
     model = kind().eval()
     compiled = disc.compile(model, (torch.randn(6, 4),))

@@ -89,6 +89,23 @@ def test_one_compile_serves_all_sizes(function: Function, shapes: tuple[tuple[in
         torch.testing.assert_close(executable(x), function(x), atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
+def test_calls_that_were_refused_for_all_sizes() -> None:
+    """Groups of heads, where symbols of sizes are joined while their broadcast is traced (a RecursionError); transforms back to real numbers
+    of what is real; `take` at an index without dims."""
+
+    def all_three(q: torch.Tensor, k: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        place = torch.arange(q.shape[2])
+        near = (place[:, None] >= place) & (place[:, None] - place < 4)
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=near, enable_gqa=True)
+        return attended, torch.fft.irfft(k[0, 0], n=16), torch.take(k, index)
+
+    executable = None
+    for batch, heads, length in ((2, 2, 5), (1, 1, 1), (3, 3, 13)):
+        given = torch.randn(batch, 2 * heads, length, 8), torch.randn(batch, heads, length, 8), torch.tensor(-batch)
+        executable = executable or disc.compile(Wrapped(all_three).eval(), given, options=disc.Options(cache=False))
+        torch.testing.assert_close(executable(*given), all_three(*given), atol=1e-5, rtol=1e-5)
+
+
 def test_layers_of_transformers_take_masks() -> None:
     """`nn.TransformerEncoder` asks whether a mask is the causal one, which was a branch on data."""
     encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()

@@ -124,3 +124,22 @@ def test_pools_behind_strided_convolutions(pool: Callable[..., torch.Tensor]) ->
                 each(x).square().sum().backward()
             gradients.append([p.grad.clone() for p in conv.parameters() if p.grad is not None])
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_of_at_least_one_and_numbers_by_angles() -> None:
+    """A product of a size that is Max(1, n) was left to PyTorch, and so was the whole graph where `polar` was in it."""
+
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        slots = max(1, x.shape[0] // 2)
+        kept = torch.einsum(
+            "esd,edf->esf", x.new_zeros(2 * slots + 1, 4).index_add(0, torch.arange(len(x)), x)[:-1].view(2, slots, 4), weight
+        )
+        angles = torch.arange(x.shape[0])[:, None] * torch.tensor([1.0, 0.1])
+        turned = torch.view_as_complex(x.view(-1, 2, 2)) * torch.polar(torch.ones_like(angles), angles)
+        return kept.relu().sum() + torch.view_as_real(turned).square().cos().sum()
+
+    compiled = torch.compile(step, backend="disc", dynamic=True, options={"strict": True})
+    for rows in (5, 13, 8):
+        given = torch.randn(rows, 4, requires_grad=True), torch.randn(2, 4, 3, requires_grad=True)
+        ours, eager = (torch.autograd.grad(each(*given), given) for each in (compiled, step))
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)

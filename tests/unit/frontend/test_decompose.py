@@ -121,7 +121,13 @@ def dropout_of_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.dropout(x.reshape(-1, 4), 0.5, training=False, inplace=True) * y
 
 
-LOCAL = [add_to_product, chain, read_before, without_gradient, write_row, write_parts, dropout_of_view]
+def parts_of_a_split(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """As PyTorch's cells do."""
+    first, second = torch.unsafe_chunk(F.linear(x, y.mT @ y).add_(1), 2, 1)
+    return first.add_(second.exp()).sigmoid_() * second.tanh_()
+
+
+LOCAL = [parts_of_a_split, add_to_product, chain, read_before, without_gradient, write_row, write_parts, dropout_of_view]
 
 
 @pytest.mark.parametrize("function", LOCAL)
@@ -172,9 +178,33 @@ def part_changed_again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return total[:, 1] + first
 
 
-@pytest.mark.parametrize(
-    "function", [part_taken_before, part_changed_again, view_taken_before, composite_op_returns_its_input, narrower_target, comparison]
-)
+def whole_read_behind_its_part(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    torch.chunk(total, 2, 1)[0].add_(1)
+    return total
+
+
+def part_named_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    first, second = (x + y).split(2, 1)
+    also = first.view(-1, 2)
+    first.add_(1)
+    return also * second
+
+
+def whole_changed_behind_its_parts(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    first, second = total.split(2, 1)
+    total.mul_(2)
+    return first * second
+
+
+OTHERS = [
+    part_taken_before, part_changed_again, view_taken_before, composite_op_returns_its_input, narrower_target, comparison,
+    whole_read_behind_its_part, part_named_twice, whole_changed_behind_its_parts,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OTHERS)
 def test_other_writes_go_through_pytorch(function: Function) -> None:
     program = export_module(Pair(function), inputs(3))
     with pytest.raises(RetraceError):
