@@ -15,9 +15,11 @@ from torch import fx
 from torch_mlir import ir
 
 from disc.frontend.locations import line_text
-from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, is_static, same_shape, tensor_type
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, same_shape, tensor_type
 from disc.frontend.rules.indexing import take
 from disc.frontend.symbols import Shape, to_shape
+from disc.ir.ops import ints_attr
+from disc.ir.rewriting import defining
 
 HIGHER = torch.ops.higher_order
 
@@ -73,9 +75,19 @@ class ControlCall:
         return picked if all(user.target is operator.getitem for user in self.node.users) else range(len(self.results))
 
     @property
+    def turned(self) -> Container[object]:
+        """The numbers of the results that are read in reverse alone, along their first dim."""
+        picked = {user.args[1]: user for user in self.node.users if user.target is operator.getitem}
+        return [number for number, each in picked.items() if all(_reverses(user) for user in each.users)]
+
+    @property
     def results(self) -> list[torch.Tensor]:
         found = self.node.meta["val"]
         return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _reverses(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.flip.default and list(node.args[1]) == [0]  # pyright: ignore[reportArgumentType]
 
 
 def _cond(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
@@ -160,7 +172,7 @@ def _stacking_loop(
     emitter: OpBuilder, call: ControlCall, carried: Sequence[Tensor], sources: Sequence[Tensor], further: Sequence[object]
 ) -> tuple[Tensor, ...]:
     """Over the first dim of the sources; what the graph returns behind what is carried is stacked along a new first dim, where that is
-    read."""
+    read. Sources that are reversed are read from their end, what is read in reverse alone is written from there: neither is copied."""
     if not sources:
         raise RuleError("it has no inputs to go over")
     count, graph = sources[0].shape[0], call.graph(0)
@@ -169,19 +181,38 @@ def _stacking_loop(
     stacked = [emitter.full(0, to_shape(each.shape), each.dtype) for each in (call.results[place] for place in read)]
     word = torch.int64
     start, trips = emitter.scalar(0, word), emitter.size_scalar(count, word)
+    turned = [_turned(each) for each in sources]
+
+    def from_end(index: Tensor) -> Tensor:
+        return emitter.binary("subtract", trips, emitter.binary("add", index, emitter.scalar(1, word)))
 
     def body(values: Sequence[Tensor]) -> list[Tensor]:
         index, state, buffers = values[0], values[1 : 1 + len(carried)], values[1 + len(carried) :]
-        slices = [_row(emitter, each, index) for each in sources]
+        slices = [
+            _row(emitter, each, index) if other is None else _row(emitter, other, from_end(index))
+            for each, other in zip(sources, turned, strict=True)
+        ]
         with emitter.seeded_by(index) if call.draws(graph) else nullcontext():
             returned = call.run(graph, [*state, *slices, *further])
         rows = [returned[place] for place in read]
-        written = [_written(emitter, *each, index) for each in zip(buffers, rows, strict=True)]
+        ends = [from_end(index) if place in call.turned else index for place in read]
+        written = [_written(emitter, *each) for each in zip(buffers, rows, ends, strict=True)]
         return [emitter.binary("add", index, emitter.scalar(1, word)), *returned[: len(carried)], *written]
 
     found = loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)[1:]
     written = dict(zip((*range(len(carried)), *read), found, strict=True))
+    for place in (each for each in read if each in call.turned):
+        value = written[place]
+        written[place] = emitter.op("stablehlo.reverse", [value.value], value.shape, value.dtype, dimensions=integers([0]))
     return tuple(written.get(place, start) for place in range(len(call.results)))  # what nobody reads may be anything
+
+
+def _turned(source: Tensor) -> Tensor | None:
+    """What `source` is the reverse of along its first dim: its rows are read from the end, and no copy is made of them."""
+    op = defining(source.value, "stablehlo.reverse")
+    if op is None or ints_attr(op, "dimensions") != [0]:
+        return None
+    return Tensor(op.operands[0], source.shape, source.dtype)
 
 
 def _row(emitter: OpBuilder, source: Tensor, index: Tensor) -> Tensor:

@@ -171,11 +171,14 @@ def _partition(
     joint: fx.GraphModule, inputs: Sequence[object], *, memory: float = 1.0, **options: object
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
-    above all, is computed again. What was drawn is kept for the backward pass, which would draw anew. Loops are found before: a value
-    of all iterations is then one tensor. memory: a share of what that keeps; what has the least arithmetic for its bytes is computed again
-    (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", chosen as a knapsack)."""
+    above all, is computed again. What was drawn is kept for the backward pass, which would draw anew, and what that reverses as it is:
+    its loops read it from the end. Loops are found before: a value of all iterations is then one tensor. memory: a share of what that
+    keeps; what has the least arithmetic for its bytes is computed again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+    Cost", chosen as a knapsack)."""
     roll_loops(joint)
     for node in joint.graph.nodes:
+        if node.target is torch.ops.aten.flip.default and node.meta.get("partitioner_tag") == "is_backward":
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         if node.op == "call_function" and is_random(node.target):
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE

@@ -248,6 +248,25 @@ def test_branches_that_give_back_what_they_take() -> None:
                 assert torch.equal(x, before)
 
 
+def test_what_a_scan_reads_and_stacks_in_reverse_is_not_copied() -> None:
+    """Rows are read and written from the end; what is read the other way, too, or of other dims, is reversed all the same."""
+
+    def step(state: torch.Tensor, rows: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        state = state * 0.5 + rows[0]
+        return state, [state.clone(), state * rows[1], state - rows[2]]
+
+    def along(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last, (turned, both, plain) = scan(step, x.new_zeros(3), [x.flip(0), y, x.flip(1)])  # pyright: ignore[reportArgumentType]
+        return last, turned.flip(0), both, both.flip(0) + 1, plain.flip(1)
+
+    executable = disc.compile(along, (torch.randn(5, 3), torch.randn(5, 3)), options=disc.Options(cache=False))
+    for rows in (1, 2, 3, 17):
+        x, y = torch.randn(rows, 3), torch.randn(rows, 3)
+        torch.testing.assert_close(executable(x, y), along(x, y))
+    once = disc.compile(lambda x: scan(step, x.new_zeros(3), [x.flip(0)] * 3)[1][0].flip(0), (torch.randn(5, 3),))  # pyright: ignore
+    assert not [name for name, *_ in once.profile(torch.randn(7, 3)) if "reverse" in name]
+
+
 def test_functions_that_were_traced_before() -> None:
     """What Dynamo keeps of an earlier trace, or of eager mode, fixes no size; one step after a slice is as good as many."""
 

@@ -109,3 +109,19 @@ func.func @main(%x: tensor<?x3x5xf32, [@S0, 3, 5]>, %i: tensor<?x3x4xi64, [@S0, 
   %r1 = "disc.gather"(%x, %8) {dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0, 1, 2], start_index_map = [0, 1, 2], index_vector_dim = 3>, sizes = ["1", "1", "1"]} : (tensor<?x3x5xf32, [@S0, 3, 5]>, tensor<?x2x5x3xi64, [@S0, 2, 5, 3]>) -> tensor<?x2x5xf32, [@S0, 2, 5]>
   return %r0, %r1 : tensor<?x3x4xf32, [@S0, 3, 4]>, tensor<?x2x5xf32, [@S0, 2, 5]>
 }
+
+// -----
+
+// What is reversed twice along the same dims, in whichever order they stand; along others it is reversed.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[R:.*]] = stablehlo.reverse %arg0, dims = [0]
+// CHECK: %[[S:.*]] = stablehlo.reverse %[[R]], dims = [1]
+// CHECK: return %arg0, %[[S]]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x3xf32, [@S0, 3]>) -> (tensor<?x3xf32, [@S0, 3]>, tensor<?x3xf32, [@S0, 3]>) {
+  %0 = stablehlo.reverse %x, dims = [0, 1] : tensor<?x3xf32, [@S0, 3]>
+  %1 = stablehlo.reverse %0, dims = [1, 0] : tensor<?x3xf32, [@S0, 3]>
+  %2 = stablehlo.reverse %x, dims = [0] : tensor<?x3xf32, [@S0, 3]>
+  %3 = stablehlo.reverse %2, dims = [1] : tensor<?x3xf32, [@S0, 3]>
+  return %1, %3 : tensor<?x3xf32, [@S0, 3]>, tensor<?x3xf32, [@S0, 3]>
+}

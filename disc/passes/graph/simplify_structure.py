@@ -176,6 +176,13 @@ def reverse_nothing(op: ir.Operation) -> ir.Value | None:
     return op.operands[0] if all(is_one(source[dim]) for dim in ints_attr(op, "dimensions")) else None
 
 
+def reverse_of_reverse(op: ir.Operation) -> ir.Value | None:
+    """What is reversed twice along the same dims."""
+    inner = defining(op.operands[0], "stablehlo.reverse")
+    same = inner is not None and sorted(ints_attr(inner, "dimensions")) == sorted(ints_attr(op, "dimensions"))
+    return inner.operands[0] if inner is not None and same else None
+
+
 def scan_nothing(op: ir.Operation) -> ir.Value | None:
     return op.operands[0] if is_one(entries(op.operands[0].type)[int_attr(op, "dim")]) else None
 
@@ -311,7 +318,7 @@ STRUCTURE_RULES: dict[str, tuple[Rule, ...]] = {
     "disc.slice": (slice_everything,),
     "disc.pad": (pad_nothing,),
     "stablehlo.concatenate": (concatenate_one,),
-    "stablehlo.reverse": (reverse_nothing,),
+    "stablehlo.reverse": (reverse_nothing, reverse_of_reverse),
     "disc.cumulative": (scan_nothing,),
     "stablehlo.dot_general": (dot_of_broadcast_batch,),
     "disc.gather": (gather_by_position, gather_by_one_index),
