@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import sympy
 import torch
@@ -121,8 +122,9 @@ class Recorder:
         for kind in (torch.SymInt, torch.SymFloat):
             for name, sign in COMPARISONS.items():
                 self._replace(kind, name, lambda real, sign=sign: self._comparison(real, sign))
-        for name, sign in EXTREMES.items():
-            self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
+        opposites = [getattr(torch.SymInt, name) for name in reversed(EXTREMES)]
+        for (name, sign), opposite in zip(EXTREMES.items(), opposites, strict=True):
+            self._replace(torch.SymInt, name, lambda real, sign=sign, opposite=opposite: self._extreme(real, opposite, sign))
         self._replace(torch.SymBool, "__bool__", self._truth)
         self._replace(torch.SymBool, "__int__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
@@ -155,14 +157,20 @@ class Recorder:
 
         return compare
 
-    def _extreme(self, real: Callable[..., object], sign: str) -> Callable[..., object]:
-        """A maximum or minimum that is one of its operands, or that PyTorch simplifies to one: which one has been decided."""
+    def _extreme(self, real: Callable[..., object], opposite: Callable[..., Any], sign: str) -> Callable[..., object]:
+        """A maximum or minimum that is one of its operands, or that PyTorch simplifies to one: which one has been decided.
 
-        def extreme(left: object, right: object) -> object:
+        Of `max(1, n // 2)`, which is n // 2 for sizes of 2 and more, PyTorch does not know that it is where it is -min(-1, -(n // 2)).
+        """
+
+        def extreme(left: torch.SymInt, right: object) -> object:
             result = real(left, right)
             frame = _own_code()
             if frame is None:
                 return result
+            if isinstance(right, int | torch.SymInt) and any(taken(result, left, right)):
+                turned = -opposite(-left, -right)
+                result = result if any(taken(turned, left, right)) else turned
             for first, second in taken(result, left, right):
                 self._record(lambda first=first, second=second: relation(sign, first, second), True, frame, f"{first} {sign} {second}")
             return result

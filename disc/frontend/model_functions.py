@@ -68,13 +68,20 @@ def named_in(model: torch.nn.Module) -> Iterator[object]:
 
 
 def _held_by(value: object) -> Iterable[object]:
-    """The entries of a table of functions, and what an object has that is no module."""
+    """The entries of a table of functions, and what an object has."""
     if type(value) in (list, tuple, dict, set):
         entries = value.values() if isinstance(value, dict) else cast("Collection[object]", value)
         return entries if len(entries) <= MOST_ENTRIES else ()
+    if isinstance(value, torch.nn.Module):  # which a function names
+        return [each for module in value.modules() for each in (type(module), *_own_values(module))]
+    return (type(value), *vars(value).values()) if is_users_object(value) else ()
+
+
+def is_users_object(value: object) -> bool:
+    """Whether it is of a class that is in no installed package."""
     kind = type(value)
-    is_object = not isinstance(value, type | FunctionType | ModuleType | torch.nn.Module | torch.Tensor) and hasattr(value, "__dict__")
-    return (kind, *vars(value).values()) if is_object and _is_own(kind) and not _file_of(kind).startswith(INSTALLED) else ()
+    is_other = isinstance(value, type | FunctionType | ModuleType | torch.Tensor) or not hasattr(value, "__dict__")
+    return not is_other and _is_own(kind) and not _file_of(kind).startswith(INSTALLED)
 
 
 MOST_ENTRIES = 256

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -106,6 +107,15 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
         return function(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs)) if found is NotImplemented else of_numpy(found)
 
     return {(kind, name): form for kind in SYMBOLIC for name, form in (("__array_ufunc__", ufunc), ("__array_function__", other))}
+
+
+def makers() -> dict[tuple[ModuleType, str], Form]:
+    """In the place of functions that ask neither: an array of a size would be one of objects."""
+    arange, isscalar = (cast("Form", each) for each in (np.arange, np.isscalar))
+    return {
+        (np, "arange"): lambda *args, **kwargs: arange(*map(plain, args), **pytree.tree_map(plain, kwargs)),
+        (np, "isscalar"): lambda element: isinstance(element, SYMBOLIC) or isscalar(element),
+    }
 
 
 def _is_number(value: object) -> bool:

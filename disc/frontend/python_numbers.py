@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from disc.frontend.numpy_numbers import SYMBOLIC, protocols
+from disc.frontend.numpy_numbers import SYMBOLIC, makers, protocols
 from disc.frontend.replaced import replaced
 from disc.frontend.size_conversions import conversions, converted
 from disc.frontend.symbols import SymbolError, to_text
@@ -45,7 +45,7 @@ class Functions:
         methods = {name: _method(forms.get(name, getattr(math, name))) for name in ("sqrt", "log", *FUNCTIONS)}
         functions |= {(kind, name): method for kind in SYMBOLIC for name, method in methods.items()}
         logarithms = {} if self.plain else {name: self._number_of(getattr(torch, name)) for name in ("log", "log2", "log10")}
-        functions |= protocols(forms | logarithms)  # NumPy has one of 0
+        functions |= protocols(forms | logarithms) | makers()  # NumPy has one of 0
         with replaced(functions), converted(model, {} if self.plain else conversions(self._told)):
             yield
 

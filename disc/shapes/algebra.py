@@ -367,6 +367,19 @@ def inner_first(dim: Dim, is_done: Callable[[Dim], bool]) -> Iterator[Dim]:
             yield inner
 
 
+def is_natural(dim: Dim, is_signed: Callable[[str], bool]) -> bool:
+    """Whether no term can be negative, nor what it is a function of; False also of what nests deep. is_signed: of the name of a symbol,
+    whether that can be."""
+
+    def of(atom: Atom) -> bool:
+        if isinstance(atom, Symbol):
+            return not is_signed(atom.name)
+        left, right = is_natural(atom.left, is_signed), is_natural(atom.right, is_signed)
+        return right if isinstance(atom, Mod) else left or right if isinstance(atom, Max) else left and right
+
+    return dim.depth <= SHALLOW and all(coefficient >= 0 and all(of(atom) for atom, _ in factors) for coefficient, factors in dim.monomials)
+
+
 def _intern(terms: Mapping[Monomial, int]) -> Dim:
     products = [product for product, value in terms.items() if value]
     products.sort(key=monomial_order)

@@ -79,7 +79,6 @@ BRANCHES: dict[str, tuple[Callable[[Tensor], Tensor], str, set[int]]] = {
     "between": (lambda x: x * 2 if 5 < x.shape[1] < 14 else x + 1, "must be at least 6", {0, 1, 5, 14}),
     "half": (lambda x: x * 2 if x.shape[1] / 2 > 3.5 else x + 1, "must be at least 8", {0, 1, 5, 6}),
     "product": (lambda x: x * 2 if x.shape[0] * x.shape[1] > 30 else x + 1, "must be at least 31", {0, 1, 5, 6, 8, 9}),
-    "maximum": (lambda x: x.sum() + x.new_zeros([torch.sym_max(x.shape[1], 1)]), "must be at least 1", {0}),  # pyright: ignore
     "either": (lambda x: x * 2 if x.shape[1] == 3 or x.shape[1] % 4 == 0 else x + 1, "must be a multiple of 4", {1, 5, 6, 9, 13, 14}),
 }
 

@@ -52,6 +52,7 @@ FIXING: list[Callable[[Any], Any]] = [
     lambda x: x * np.cbrt((x.shape[0] + 1) / 3) + torch.from_numpy(np.linspace(0, x.shape[0] / 4, 6)),
     lambda x: x * (np.float32(0.1) * x.shape[0]) + np.round(x.shape[0] / 3, 2) + np.sqrt(x.shape[0]).astype(np.float32),
     lambda x: x + 1 if x.shape[0] == 4.0 else x,
+    lambda x: x[torch.from_numpy(np.arange(x.shape[0])[::-1].copy())] if np.isscalar(x.shape[0]) else x,
     of_tables,
 ]
 
@@ -77,6 +78,40 @@ def test_what_only_a_plain_number_has_fixes_the_dim() -> None:
         torch.testing.assert_close(ours, theirs)
     with pytest.raises(ShapeConstraintError, match=r"dim 0 must be 4, got 7 \(fixed by code at test_plain_numbers.py"):
         executable(torch.randn(7, 6))
+
+
+class Positions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.most = torch.zeros(0), 0
+
+    def forward(self, n: int) -> Tensor:
+        if n > self.most:
+            self.kept, self.most = torch.arange(n) * 1.0, n
+        return self.kept[:n]
+
+
+class Table:
+    last: Tensor | None = None
+
+
+POSITIONS, HOLDER, GLOBAL = Positions(), Table(), torch.zeros(0)
+
+
+def of_kept(x: Tensor) -> Tensor:
+    global GLOBAL
+    if GLOBAL.shape[0] < x.shape[0]:
+        GLOBAL = torch.arange(x.shape[0]) * 1.0
+    HOLDER.last = torch.arange(x.shape[0]) * 1.0
+    return x + (GLOBAL[: x.shape[0]] + HOLDER.last + POSITIONS(x.shape[0]))[:, None]
+
+
+def test_what_is_kept_outside_of_the_model_is_restored() -> None:
+    executable = disc.compile(Wrapped(of_kept), (torch.randn(4, 6),), options=UNCACHED)
+    assert HOLDER.last is None and not GLOBAL.numel() and POSITIONS.most == 0
+    for rows in (7, 4, 2):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(executable(x), of_kept(x))
 
 
 def said(x: Tensor) -> Tensor:

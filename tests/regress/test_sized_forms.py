@@ -64,7 +64,14 @@ def parts_of_sizes(x: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-@pytest.mark.parametrize("function", [parts_of_sizes, made_of_sizes, products, places])
+def extremes(x: Tensor) -> tuple[Tensor, ...]:
+    """Of sizes from 1 on, though PyTorch's trace takes each to be 2 at least; also written with negative numbers."""
+    rows, half = x.shape[0], max(1, x.shape[0] // 2)
+    turned = x[: -min(-1, -(rows // 2))], x[: -max(-3, -rows)], x.new_ones(-min(-1, -(rows // 2)), 300).cumsum(1)
+    return (x[:half], x * half, torch.arange(half), x.new_zeros(torch.sym_max(rows, 1)), x.topk(max(1, x.shape[1] // 2), 1).values, *turned)
+
+
+@pytest.mark.parametrize("function", [parts_of_sizes, made_of_sizes, products, places, extremes])
 def test_one_compile_serves_all_sizes(function: object) -> None:
     executable = disc.compile(Wrapped(function).eval(), (torch.randn(5, 3),))
     for sizes in SIZES:

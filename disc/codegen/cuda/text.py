@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from disc.errors import CompilerBug
 from disc.shapes import Dim, FloorDiv, Mod
-from disc.shapes.algebra import Atom, Max, Min, Symbol, inner_first
+from disc.shapes.algebra import Atom, Max, Min, Symbol, inner_first, is_natural
 
 INDENT = "    "
 
@@ -197,7 +197,7 @@ class Writer:
 
     def is_natural(self, dim: Dim) -> bool:
         """True when no term can be negative."""
-        return all(coefficient >= 0 for coefficient, _ in dim.monomials) and not any(self._variable(name).signed for name in dim.symbols())
+        return is_natural(dim, lambda name: self._variable(name).signed)
 
     def helper(self, name: str, make: Callable[[], str]) -> str:
         """A further function of the text, made once."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from disc.shapes import Dim, FloorDiv, Max, Min, Mod, Symbol
-from disc.shapes.algebra import inner_first
+from disc.shapes.algebra import inner_first, is_natural
 
 
 @dataclass(eq=False, slots=True)
@@ -313,18 +313,13 @@ class Builder:
         if name == "mod":
             quotient = self.op(f"arith.floordivsi {a}, {b} : i64", "i64")
             return self.op(f"arith.subi {a}, {self.op(f'arith.muli {quotient}, {b} : i64', 'i64')} : i64", "i64")
-        if name == "arith.floordivsi" and self.nonnegative(left):
+        if name == "arith.floordivsi" and is_natural(left, lambda each: self.variables[each].signed):
             name = "arith.divui"
         return self.op(f"{name} {a}, {b} : i64", "i64")
 
     def divisor(self, dim: Dim) -> str:
         """The value of a `dim` that something is divided by."""
         return self.scalar(dim)
-
-    def nonnegative(self, dim: Dim) -> bool:
-        """True when every coefficient is non-negative and every size and loop variable too, so that the whole is."""
-        signed = any(self.variables[name].signed for name in dim.symbols())
-        return not signed and all(coefficient >= 0 for coefficient, _ in dim.monomials)
 
 
 def _parts(atom: object) -> tuple[Dim, Dim]:
