@@ -22,7 +22,7 @@ from disc.frontend.conditions import relation
 from disc.frontend.packed_sequences import item as item_of_sizes
 from disc.shapes import Condition
 
-_LEAST = 3  # PyTorch's trace takes every size to be at least 2: the lesser of it and 2 is 2 there, for sizes 0 and 1 as well
+LEAST = 3  # PyTorch's trace takes every size to be at least 2: the lesser of it and 2 is 2 there, for sizes 0 and 1 as well
 
 
 def item(x: Tensor, index: object) -> object:
@@ -36,8 +36,8 @@ def _ends(place: object) -> bool:
         return False
     from_start = (place.start is None or (type(place.start) is int and place.start == 0)) and type(place.stop) is int
     if from_start:
-        return place.stop >= _LEAST
-    return place.stop is None and type(place.start) is int and place.start <= -_LEAST
+        return place.stop >= LEAST
+    return place.stop is None and type(place.start) is int and place.start <= -LEAST
 
 
 def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[torch.SymInt, int]]:
@@ -54,7 +54,7 @@ def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         found = [(x.shape[dim], number)] if type(dim) is int and type(number) is int and -x.dim() <= dim < x.dim() else []
     else:
         return
-    yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < _LEAST and _is_given(size))
+    yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < LEAST and _is_given(size))
 
 
 def _is_given(size: torch.SymInt) -> bool:
@@ -87,7 +87,7 @@ def _of_parts(given: Mapping[str, Any]) -> object:
     """The most elements that lie before, or behind, one of the places at which it is cut."""
     places = given.get("indices", given.get("indices_or_sections", given.get("tensor_indices_or_sections")))
     known = [abs(each) for each in places if type(each) is int] if isinstance(places, list | tuple) else []
-    return max((each for each in known if each < _LEAST), default=0)  # of more, PyTorch asks
+    return max((each for each in known if each < LEAST), default=0)  # of more, PyTorch asks
 
 
 def _of_sizes(given: Mapping[str, Any]) -> object:

@@ -135,6 +135,28 @@ def test_a_slice_may_end_behind_the_last_element(tmp_path: Path) -> None:
         check(compiled, model, normal(rows, columns))
 
 
+CLAMPED = """
+clamped (float[n, 4] x) => (float[a, 4] last, float[c, 4] steps, float[d, 4] first) {
+  zero = Constant <value: tensor = int64[1] {0}> ()
+  two = Constant <value: tensor = int64[1] {2}> ()
+  end = Constant <value: tensor = int64[1] {9223372036854775807}> ()
+  minus3 = Constant <value: tensor = int64[1] {-3}> ()
+  five = Constant <value: tensor = int64[1] {5}> ()
+  last = Slice (x, minus3, end, zero)
+  steps = Slice (x, minus3, end, zero, two)
+  first = Slice (x, zero, five, zero)
+}"""
+
+
+@pytest.mark.parametrize("example", [2, 7])
+def test_a_slice_of_constants_takes_what_there_is(example: int, tmp_path: Path) -> None:
+    """For sizes on either side of the constants, whichever the example has."""
+    model = save(CLAMPED, tmp_path / "clamped.onnx")
+    compiled = disc.compile(tmp_path / "clamped.onnx", (normal(example, 4),), options=Options(cache=False))
+    for rows in (0, 1, 2, 3, 4, 5, 6, 9):
+        check(compiled, model, normal(rows, 4))
+
+
 BRANCH = """
 branch (float[n, 3] x) => (float[n, 3] y) {
   shape = Shape <end: int = 1> (x)

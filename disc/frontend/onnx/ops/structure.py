@@ -27,6 +27,7 @@ from disc.frontend.onnx.values import (
     smaller,
     type_name,
 )
+from disc.frontend.slices import LEAST
 
 Rule = Callable[[Node], Result]
 END = 2**31 - 1  # ends of slices from here on mean "to the end"; exporters write this or 2**63 - 1
@@ -116,9 +117,15 @@ def _python_slice(start: Number, end: Number, step: int) -> slice:
 
 def _sliced(x: Tensor, axis: int, start: Number, end: Number, step: int) -> Tensor:
     if step > 0:
+        size = x.shape[axis]
         last = 2**63 - 1 if isinstance(end, int) and end >= END else end
         if isinstance(last, torch.SymInt) and statically_known_true(last >= 0):
-            last = smaller(last, x.shape[axis])  # PyTorch would decide by the example which is smaller
+            last = smaller(last, size)  # PyTorch would decide by the example which is smaller
+        if isinstance(size, torch.SymInt) and isinstance(start, int) and isinstance(last, int):  # likewise, of constants
+            if start <= -LEAST and last >= END:
+                start = larger(size, -start) + start
+            elif start == 0 and LEAST <= last < END:
+                last = smaller(size, last)
         return torch.ops.aten.slice.Tensor(x, axis, start, last, step)
     size = x.shape[axis]  # position p is position size - 1 - p of the reversed tensor
     first = 0 if isinstance(start, int) and (start >= END or start == -1) else _mirrored(start, size)
