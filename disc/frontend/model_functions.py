@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch.fx.proxy import _STACK_TRACE_ANCHORS as ANCHORS
 
-from disc.frontend.locations import INSTALLED, OURS, STANDARD, TORCH
+from disc.frontend.locations import INSTALLED, OURS, TORCH, is_standard
 
 
 @contextmanager
@@ -119,5 +119,4 @@ def _file_of(kind: type) -> str:
 def _is_own(value: type | FunctionType) -> bool:
     """Whether it is neither PyTorch's, nor Python's, nor ours."""
     file = value.__code__.co_filename if isinstance(value, FunctionType) else _file_of(value)
-    is_standard = file.startswith(STANDARD) and not file.startswith(INSTALLED)
-    return not (is_standard or file.startswith((TORCH, OURS)))
+    return not (is_standard(file) or file.startswith((TORCH, OURS)))

@@ -27,7 +27,8 @@ void reduce_segments(LibraryCall& call);
 // second times the second; rows behind the last are 0. Of floats; those of 16 bits are summed in f32.
 void grouped_dot(LibraryCall& call);
 
-// Of f32, bf16 or f16, all of one type, computed in f32, with windows of 3x3 or 5x5 by strides of 1, by Winograd's method; numbers: how many zeros lie before the source along each axis.
+// Of f32, bf16 or f16, all of one type, computed in f32, with windows of 3x3 or 5x5 by strides of 1, by Winograd's method; numbers: how many
+// zeros lie before the source along each axis.
 // (source [b, c, h, w], kernel [o, c, y, x]) → [b, o, h', w']; what a window reads beyond the source is 0.
 void tiled_convolution(LibraryCall& call);
 // (source, gradient of the result [b, o, h', w']) → that of the kernel.
