@@ -4,6 +4,7 @@ cannot tell, the code runs."""
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 
 import disc
 from disc.config import Options
-from disc.errors import InstanceError
+from disc.errors import InstanceError, SaveError
 
 HIDDEN = 8
 OPTIONS = Options(cache=False, threads=1)
@@ -267,6 +268,107 @@ def test_models(name: str) -> None:
         given = instances(count)
         same(batched.batch(given), eager(module, given))
     assert batched.stats()["interpreted"] > 1, batched.explain()
+
+
+class Searching(nn.Module):
+    """`any`, `all` and `next` of generators: items behind the one that decides are not asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.cell = nn.Embedding(WORDS, HIDDEN), nn.Linear(2 * HIDDEN, HIDDEN)
+
+    def score(self, h, word):
+        return float(self.cell(torch.cat([h, self.emb.weight[word]])).sum().detach())
+
+    def forward(self, words):
+        word = words[0]
+        h = self.emb.weight[word]
+        checked = []
+        if any(self.score(h, word) > 0.2 for word in words[1:] if word != 3):
+            h = torch.tanh(h)
+        if all([checked.append(other), other < 18][1] for other in words):
+            h = torch.relu(self.cell(torch.cat([h, h])))
+        first = next((other * 2 for other in words if 10 // (other - 5) > 0), word)  # 5 is an error, unless one before decides
+        found = next((h * other for other in words if other > 15), h)
+        return h, word, first, len(checked), found, any(each for each in words), all(each for each in words[1:])
+
+
+def test_generators_that_are_searched(tmp_path: Path) -> None:
+    module = Searching().eval()
+    with pytest.raises(ZeroDivisionError):
+        module([5, 9])
+    draw = torch.Generator().manual_seed(3)
+    instances = [torch.randint(6, WORDS, (1 + count % 6,), generator=draw).tolist() for count in range(30)]
+    instances += [[7, 5, 5], [0], [2, 19, 3, 6]]
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for given in (instances, instances, [], instances[:1], instances[:8], instances[::-1]):
+        same(batched.batch(given), eager(module, given))
+    assert batched.stats()["interpreted"] > 1, batched.explain()
+    with pytest.raises(InstanceError) as failed:
+        batched.batch([*instances[:2], [5, 9]])
+    assert [*failed.value.failures] == [2]
+    batched.save(tmp_path / "searching.disc", instances)
+    saved = disc.load(tmp_path / "searching.disc")
+    for given in (instances, [], instances[:1], instances[:8]):
+        results: Any = saved.batch(given)
+        same([tuple(torch.from_numpy(part) if hasattr(part, "dtype") else part for part in each) for each in results], eager(module, given))
+
+
+def any_of(values: Any) -> bool:
+    """Another `any`: takes all."""
+    return sum(map(bool, [*values])) > 1
+
+
+def test_a_name_that_hides_a_builtin(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(WORDS, HIDDEN)
+
+    def model(words):
+        any = any_of
+        return weight[words[0]] * (2 if any(word > 3 for word in words) else 3)
+
+    batched: Any = disc.batched(model, options=OPTIONS)
+    given = [[1, 5, 2], [4, 5], [1]]
+    for _ in range(3):
+        same(batched.batch(given), [model(words) for words in given])
+
+    def later(words):
+        return weight[words[0]] * (2 if all(word > 3 for word in words) else 3)
+
+    batched = disc.batched(later, options=OPTIONS)
+    for _ in range(3):
+        same(batched.batch(given), [later(words) for words in given])
+    monkeypatch.setitem(globals(), "all", any_of)
+    for _ in range(2):
+        same(batched.batch([*given, [4, 5, 2]]), [later(words) for words in [*given, [4, 5, 2]]])
+
+
+@pytest.mark.parametrize("takes", ["any arguments", "what is not followed"])
+def test_a_model_whose_own_function_is_not_read(takes: str, tmp_path: Path) -> None:
+    class Any_(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(WORDS, HIDDEN)
+
+        def scale(self, word):
+            return self.emb.weight[word] * 2
+
+    def any_arguments(self: Any, *given: Any) -> torch.Tensor:
+        return self.scale(given[0])
+
+    def unread(self: Any, word: int) -> torch.Tensor:
+        try:
+            return self.scale(word)
+        finally:
+            pass
+
+    Any_.forward = any_arguments if takes == "any arguments" else unread  # pyright: ignore[reportAttributeAccessIssue]
+    module = Any_().eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for count in (8, 8, 8, 0, 1):
+        same(batched.batch([*range(count)]), eager(module, [*range(count)]))
+    assert "skeleton: Python, because " in batched.explain()
+    with pytest.raises(SaveError, match="names no parameter" if takes == "any arguments" else "`try` is not followed"):
+        batched.save(tmp_path / "no.disc")
 
 
 @pytest.mark.long

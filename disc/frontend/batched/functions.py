@@ -13,7 +13,7 @@ import torch
 from disc.frontend.batched.classify import Classes
 from disc.frontend.batched.emit import RUNTIME, Emitted, Emitter
 from disc.frontend.batched.indices import only_index
-from disc.frontend.batched.normal_form import NotUnderstood, Source, read_source
+from disc.frontend.batched.normal_form import NotUnderstood, Source, read_source, searching_builtins
 from disc.frontend.batched.regions import Region
 from disc.frontend.batched.rows import Row
 from disc.frontend.batched.steps import Branch, Compute, Effect, Loop, Seen, Step, defines, names, uses, walk
@@ -31,7 +31,7 @@ class Function:
 
     def __init__(self, original: FunctionType, find: Callable[[object], Function | None], *, gradients: bool = False) -> None:
         self.original = original
-        self.code = original.__code__
+        self.code, self._searching = original.__code__, searching_builtins(original)
         self.name = original.__qualname__.replace("<locals>.", "")
         self.file = original.__code__.co_filename
         self.source: Source | None = None
@@ -48,6 +48,10 @@ class Function:
             self.source = read_source(original, gradients=gradients)
         except NotUnderstood as error:
             self.refusal = error
+
+    def is_as_read(self) -> bool:
+        """Whether the original's code is the one that was read, and names in it that meant builtins still do."""
+        return self.code is self.original.__code__ and self._searching == searching_builtins(self.original)
 
     # --- what it is -------------------------------------------------------------------------------------------------------------
 

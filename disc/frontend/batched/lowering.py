@@ -80,6 +80,12 @@ def has_more_parameters(root: Function, given: int) -> bool:
     return root.source is not None and len(parameters_of(root)) > given
 
 
+def not_understood(function: Function) -> NeedsPython:
+    """The error that says why a function without steps has none."""
+    assert function.refusal is not None
+    return NeedsPython(function.refusal.reason, function.file, function.refusal.line or function.original.__code__.co_firstlineno)
+
+
 def defaults_of(function: Function) -> dict[str, Any]:
     """The values of parameters that a call need not give."""
     names, original = function.parameters(), function.original
@@ -105,9 +111,7 @@ class FunctionCode(Instructions):
 
     def __init__(self, whole: Lowering, function: Function) -> None:
         if function.source is None or function.emitted is None:
-            assert function.refusal is not None
-            line = function.refusal.line or function.original.__code__.co_firstlineno
-            raise NeedsPython(function.refusal.reason, function.file, line)
+            raise not_understood(function)
         super().__init__(whole.constants, function, parameters_of(function))
         self._whole, self._function = whole, function
         if function.source.arguments.vararg or function.source.arguments.kwarg:

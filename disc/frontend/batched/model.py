@@ -386,7 +386,7 @@ class Model:
         call runs other code."""
         if self._holds():
             return
-        if self._code != code_of_calls(self._modules()) or any(each.code is not each.original.__code__ for each in self.functions()):
+        if self._code != code_of_calls(self._modules()) or not all(each.is_as_read() for each in self.functions()):
             self.counts.recaptures += any(region.kinds for region in self.regions())
             self._begin()
         facts = self._gathered_facts()

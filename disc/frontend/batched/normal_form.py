@@ -7,10 +7,10 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from disc.frontend.batched.steps import Branch, Compute, Effect, Jump, Loop, Raise, Return, Step, Unpack, names
 from disc.ir.python_source import parse_source
@@ -18,10 +18,13 @@ from disc.ir.python_source import parse_source
 DRAINING = frozenset(
     {"sum", "list", "tuple", "set", "dict", "sorted", "min", "max", "frozenset", "stack", "cat"}
 )  # take all of a generator
+# builtins, with the number of their arguments, that take a generator's items up to the one that decides
+SEARCHING = {"any": 1, "all": 1, "next": 2}
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "popitem", "appendleft", "popleft", "setdefault", "discard",
                       "update"})  # fmt: skip
 NO_GRADIENTS = frozenset({"no_grad", "inference_mode", "torch.no_grad", "torch.inference_mode"})
 Node = TypeVar("Node", bound=ast.AST)
+Comprehension = TypeVar("Comprehension", bound=ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
 
 
 class NotUnderstood(Exception):
@@ -60,7 +63,7 @@ def read_source(function: FunctionType, *, gradients: bool) -> Source:
     return Source(
         function.__qualname__,
         definition.args,
-        _Lowering(gradients).block(definition.body),
+        _Lowering(gradients, searching_builtins(function)).block(definition.body),
         function.__code__.co_filename,
         definition.lineno,
     )
@@ -72,8 +75,8 @@ def is_temporary(name: str) -> bool:
 
 
 class _Lowering:
-    def __init__(self, gradients: bool) -> None:
-        self._gradients = gradients
+    def __init__(self, gradients: bool, searching: frozenset[str]) -> None:
+        self._gradients, self._searching = gradients, searching
         self._count = 0
         self._out: list[Step] = []
 
@@ -243,6 +246,8 @@ class _Lowering:
             return self._comprehension(node)
         if isinstance(node, ast.Compare) and len(node.ops) > 1:
             return self._chain(node)
+        if isinstance(node, ast.Call) and self._searches(node):
+            return self._search(node)
         kind, value = self._operation(node)
         name = target or self._name()
         self._out.append(Compute(node.lineno, kind, name, _at(value, node)))
@@ -355,15 +360,52 @@ class _Lowering:
                  ast.DictComp: ast.Dict([], [])}[type(node)]  # fmt: skip
         self._out.append(Compute(node.lineno, "display", name, _at(empty, node)))
         first = self._atom(node.generators[0].iter)
-        bound = {each for part in node.generators for each in names(part.target)}
-        renaming = _Renaming({each: self._name(f"n_{each}_") for each in bound})
-        inner = renaming.visit(copy.deepcopy(node))
-        self._filled(inner, inner.generators, first, name)
+        inner = self._renamed(node)
+        self._nested(node, inner.generators, first, lambda: self._element_into(inner, name))
         return _at(ast.Name(name, ast.Load()), node)
 
-    def _filled(self, node: ast.expr, parts: Sequence[ast.comprehension], items: ast.expr | None, name: str) -> None:
+    def _renamed(self, node: Comprehension) -> Comprehension:
+        """A copy whose own names no other code has."""
+        bound = {each for part in node.generators for each in names(part.target)}
+        return _Renaming({each: self._name(f"n_{each}_") for each in bound}).visit(copy.deepcopy(node))
+
+    def _searches(self, node: ast.Call) -> bool:
+        """Whether it is `any(...)`, `all(...)` or `next(..., default)` of a generator with one loop."""
+        return (
+            isinstance(node.func, ast.Name)
+            and node.func.id in self._searching
+            and len(node.args) == SEARCHING[node.func.id]
+            and not node.keywords
+            and isinstance(node.args[0], ast.GeneratorExp)
+            and len(node.args[0].generators) == 1
+            and not isinstance(node.args[-1], ast.Starred)
+        )
+
+    def _search(self, node: ast.Call) -> ast.expr:
+        """A loop that ends at the item that decides."""
+        name, generator = self._name("c"), cast("ast.GeneratorExp", node.args[0])
+        kind = cast("ast.Name", node.func).id
+        first = self._atom(generator.generators[0].iter)
+        otherwise = self._atom(node.args[1]) if kind == "next" else _at(ast.Constant(kind == "all"), node)
+        self._bind(_at(ast.Name(name, ast.Store()), node), otherwise)
+        inner = self._renamed(generator)
+        leave = Jump(node.lineno, _at(ast.Break(), node))
+
+        def decide() -> None:
+            if kind == "next":
+                self._out += [*self._into(name, inner.elt), leave]
+                return
+            test = self._atom(inner.elt)
+            found = [*self._into(name, _at(ast.Constant(kind == "any"), node)), leave]
+            self._out.append(Branch(node.lineno, test, *((found, []) if kind == "any" else ([], found))))
+
+        self._nested(node, inner.generators, first, decide)
+        return _at(ast.Name(name, ast.Load()), node)
+
+    def _nested(self, node: ast.expr, parts: Sequence[ast.comprehension], items: ast.expr | None, end: Callable[[], None]) -> None:
+        """The loops and conditions of a comprehension. end: adds the steps of an item."""
         if not parts:
-            self._element_into(node, name)
+            end()
             return
         part = parts[0]
         if part.is_async:
@@ -371,19 +413,19 @@ class _Lowering:
 
         def body() -> list[Step]:
             outer, self._out = self._out, []
-            self._filtered(node, list(part.ifs), parts[1:], name)
+            self._filtered(node, list(part.ifs), parts[1:], end)
             made, self._out = self._out, outer
             return made
 
         self._loop(part.target, items if items is not None else self._atom(part.iter), body, [], node)
 
-    def _filtered(self, node: ast.expr, conditions: list[ast.expr], parts: Sequence[ast.comprehension], name: str) -> None:
+    def _filtered(self, node: ast.expr, conditions: list[ast.expr], parts: Sequence[ast.comprehension], end: Callable[[], None]) -> None:
         if not conditions:
-            self._filled(node, parts, None, name)
+            self._nested(node, parts, None, end)
             return
         test = self._atom(conditions[0])
         outer, self._out = self._out, []
-        self._filtered(node, conditions[1:], parts, name)
+        self._filtered(node, conditions[1:], parts, end)
         made, self._out = self._out, outer
         self._out.append(Branch(node.lineno, test, made, []))
 
@@ -397,6 +439,13 @@ class _Lowering:
         method = "append" if isinstance(node, ast.ListComp) else "add"
         added = ast.Call(ast.Attribute(container, method, ast.Load()), [self._atom(node.elt)], [])
         self._out.append(Compute(node.lineno, "call", self._name(), _at(added, node)))
+
+
+def searching_builtins(function: FunctionType) -> frozenset[str]:
+    """The names of `SEARCHING` that mean the builtins in a function."""
+    code = function.__code__
+    bound = {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *function.__globals__}
+    return frozenset(each for each in SEARCHING if each not in bound)
 
 
 def _drained(node: ast.expr) -> ast.expr:

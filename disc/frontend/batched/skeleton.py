@@ -19,7 +19,7 @@ from disc.artifact.structures import TableRecord
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instance_types import Instances
 from disc.frontend.batched.instructions import NeedsPython
-from disc.frontend.batched.lowering import Lowering, has_more_parameters
+from disc.frontend.batched.lowering import Lowering, has_more_parameters, not_understood
 from disc.frontend.batched.regions import INDEX, Kind
 from disc.frontend.batched.rows import RowClass, containers, parts_of
 from disc.frontend.batched.skeleton_values import Constants, Entry, NotSkeletal, Unsayable
@@ -53,7 +53,11 @@ class Skeleton:
         self._held: dict[int, int] = {}  # constant rows of each table
         self.programs: list[Kind] = []
         self.kinds: list[Kind] = []
+        if self._root.source is None:
+            raise _needs_python(not_understood(self._root))
         given = 1 + isinstance(model.target, torch.nn.Module)  # the module and the instance
+        if len(self._root.parameters()) < given:
+            raise NotSkeletal(f"{self._root.name} names no parameter for the instance")
         self.name = self._root.parameters()[given - 1]
         self.constants = Constants(model.find)
         self._target = self._root.original if not isinstance(model.target, torch.nn.Module) else model.target
