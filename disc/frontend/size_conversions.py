@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -135,17 +136,66 @@ def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -
 
 
 def asks_for_identity(model: torch.nn.Module) -> bool:
-    """Whether the user's functions that the model consists of have an `is True` or `is False`: no symbolic truth is either."""
+    """Whether the user's functions that the model consists of ask what something is, and not whether it is None: no symbolic truth is True
+    or False. A truth may be asked elsewhere than where it is made."""
     return any(_asks_for_identity(each.__code__) for each in functions_of(model) if is_users(each))
 
 
 def _asks_for_identity(code: CodeType) -> bool:
-    text, constants = code.co_code, code.co_consts
-    if any(each is True or each is False for each in constants) and IS_OP in text[::2]:
-        steps = list(dis.get_instructions(code))
-        if any(step.opcode == IS_OP and isinstance(before.argval, bool) for before, step in itertools.pairwise(steps)):
-            return True
-    return any(_asks_for_identity(each) for each in constants if isinstance(each, CodeType))
+    if any(name in ("is_", "is_not") for name in code.co_names):  # of `operator`
+        return True
+    if IS_OP in code.co_code[::2] and any(_is_identity(*pair) for pair in itertools.pairwise(dis.get_instructions(code))):
+        return True
+    return any(_asks_for_identity(each) for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _is_identity(before: dis.Instruction, step: dis.Instruction) -> bool:
+    return step.opcode == IS_OP and not (before.opcode == LOAD_CONST and before.argval is None)
+
+
+@functools.lru_cache(maxsize=1024)
+def asked_at_once(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions of whose results the code asks at once what they are: `(n > 5) is True`."""
+    steps = list(dis.get_instructions(code))
+    found = [number for number, pair in enumerate(itertools.pairwise(steps)) if _is_identity(*pair)]
+    return frozenset(steps[each].offset for number in found for each in (number, number - 1) if each >= 0)
+
+
+@functools.lru_cache(maxsize=1024)
+def taken_by_cond(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions whose results only `torch.cond` takes: in its call, or by a name that is used in such calls alone."""
+    steps = list(dis.get_instructions(code))
+    named = {_span(step)[0] for step in steps if step.argval == "cond" and step.opname.startswith("LOAD_")}
+    if not named:
+        return frozenset()
+    calls = [_span(step) for step in steps if step.opname.startswith("CALL")]
+    within = {step.offset for step in steps if _innermost(calls, step) in named}
+    for before, step in itertools.pairwise(steps):
+        if step.opname == "STORE_FAST":
+            read = [each.offset for each in steps if each.opname.startswith("LOAD_FAST") and _names(each, step.argval)]
+            within |= {before.offset} if read and within.issuperset(read) else set()
+    return frozenset(within)
+
+
+Place = tuple[int, int]
+NOWHERE = (-1, -1)
+
+
+def _innermost(calls: list[tuple[Place, Place]], step: dis.Instruction) -> Place:
+    """Where the call begins among whose arguments an instruction is."""
+    start, end = _span(step)
+    return max((first for first, last in calls if first < start and end <= last), default=NOWHERE)
+
+
+def _span(step: dis.Instruction) -> tuple[Place, Place]:
+    places = step.positions
+    if places is None or places.lineno is None or places.col_offset is None or places.end_lineno is None or places.end_col_offset is None:
+        return NOWHERE, NOWHERE
+    return (places.lineno, places.col_offset), (places.end_lineno, places.end_col_offset)
+
+
+def _names(step: dis.Instruction, name: str) -> bool:
+    return name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
 
 
 def _exchanged(code: CodeType, called: dict[str, str], matched: dict[str, str]) -> CodeType:

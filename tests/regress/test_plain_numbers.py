@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import operator
+import threading
 import warnings
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +19,15 @@ from compiled import Wrapped
 from torch import Tensor
 
 import disc
-from disc.errors import DiscWarning, ShapeConstraintError
+from disc.errors import DiscWarning, ShapeConstraintError, UnsupportedOpError
 from disc.frontend.exported import export_module
 
 UNCACHED = disc.Options(cache=False)
 TABLES: dict[object, Tensor] = {}
+ORDERED: OrderedDict[object, object] = OrderedDict(first=0.5, second=2)
+LISTED: list[object] = [0.5]
+QUEUE: deque[object] = deque([0.5])
+TRUE = True
 
 
 @functools.lru_cache
@@ -98,6 +105,31 @@ class Table:
 POSITIONS, HOLDER, GLOBAL = Positions(), Table(), torch.zeros(0)
 
 
+@functools.lru_cache(maxsize=8)
+def words(name: str) -> list[str]:
+    return [name]
+
+
+@functools.lru_cache(maxsize=8)
+def held(name: str) -> Table:
+    found = Table()
+    found.last = torch.arange(3) * 1.0
+    return found
+
+
+def of_containers(x: Tensor) -> Tensor:
+    new = torch.arange(x.shape[0]) * 1.0
+    for kept in (LISTED, QUEUE):
+        kept.append(new)
+    ORDERED["first"] = ORDERED["third"] = new
+    appended = threading.Thread(target=lambda: (LISTED.append("other"), QUEUE.append("other"), ORDERED.update(other=3)))
+    appended.start()
+    appended.join()
+    last = held("last").last
+    assert last is not None
+    return x * len(words("traced")) + last.sum() + new[:, None]
+
+
 def of_kept(x: Tensor) -> Tensor:
     global GLOBAL
     if GLOBAL.shape[0] < x.shape[0]:
@@ -112,6 +144,15 @@ def test_what_is_kept_outside_of_the_model_is_restored() -> None:
     for rows in (7, 4, 2):
         x = torch.randn(rows, 6)
         torch.testing.assert_close(executable(x), of_kept(x))
+
+
+def test_what_means_something_behind_a_trace_stays_in_caches() -> None:
+    mine = words("mine")
+    held("mine")
+    export_module(Wrapped(of_containers), (torch.randn(4, 6),))
+    assert words("mine") is mine and words.cache_info().currsize == 2 and held.cache_info().currsize == 0
+    assert LISTED[0] == QUEUE[0] == 0.5 and {*LISTED[1:], *QUEUE} <= {0.5, "other"} and LISTED[-1] == QUEUE[-1] == "other"
+    assert list(ORDERED.items()) == [("first", 0.5), ("second", 2), ("other", 3)]
 
 
 def said(x: Tensor) -> Tensor:
@@ -175,7 +216,24 @@ def equality(x: Tensor) -> Tensor:
     return x + 1 if (x.shape[0] > 5) == True else x - 1  # noqa: E712
 
 
-@pytest.mark.parametrize("function", [identity, equality])
+def is_big(n: int) -> bool:
+    big = n > 5
+    return big
+
+
+def of_flag(x: Tensor, flag: bool) -> Tensor:
+    return x * 5 if flag is True else x
+
+
+def identity_of_names(x: Tensor) -> Tensor:
+    n, strict = x.shape[0], x.dim() if x.dim() > 4 else None
+    x = x * 2 if (n > 5) is TRUE else x * 3 if operator.is_(n % 2 == 0, False) else x
+    picked = n > 1
+    x = torch.cond(n > 9, torch.sin, torch.cos, (x,)) + torch.cond(picked, torch.exp, torch.abs, (x,))
+    return of_flag(x, n > 5) * (2 if is_big(n) is not True else 3) + (strict is True)
+
+
+@pytest.mark.parametrize("function", [identity, equality, identity_of_names])
 def test_truths_are_what_they_are(function: Callable[[Tensor], Tensor]) -> None:
     executable = disc.compile(Wrapped(function), (torch.randn(4, 6),), options=UNCACHED)
     for rows, served in ((4, True), (2, True), (8, False), (3, False)):
@@ -185,6 +243,21 @@ def test_truths_are_what_they_are(function: Callable[[Tensor], Tensor]) -> None:
         else:
             with pytest.raises(ShapeConstraintError, match=r"decided at test_plain_numbers.py:\d+"):
                 executable(x)
+
+
+def test_conditions_of_branches_stay_dynamic_where_identity_is_asked() -> None:
+    def function(x: Tensor, strict: object = None) -> Tensor:
+        asked = strict is True
+        n, m = x.shape[0], (x > 0).sum().item()
+        x = torch.cond(n > 5, torch.sin, torch.cos, (x,)) + asked
+        return torch.cond(m > 2, torch.exp, torch.abs, (x,))
+
+    executable = disc.compile(Wrapped(function), (torch.randn(4, 6),), options=UNCACHED)
+    for rows in (4, 9, 0):
+        for x in (torch.ones(rows, 6), -torch.ones(rows, 6)):
+            torch.testing.assert_close(executable(x), function(x))
+    with pytest.raises(UnsupportedOpError, match=r"test_plain_numbers.py:\d+"):
+        disc.compile(Wrapped(lambda x: x * 2 if ((x > 0).sum().item() > 2) is True else x), (torch.randn(4, 6),), options=UNCACHED)
 
 
 def test_truths_within_branches() -> None:
