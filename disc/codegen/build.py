@@ -24,6 +24,7 @@ from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices, lookups
 from disc.codegen.plan.kernel import Kernel, Lookup
 from disc.codegen.plan.listing import Assembled, Listing, Means
+from disc.codegen.plan.symbols import body_divisors
 from disc.codegen.steps import StepMaker, ValueOf, run_by, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.errors import CompilerBug
@@ -373,7 +374,8 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     number_of = {argument: position for position, argument in enumerate(planned.place.arguments)}
     found = lookups(work.body) if checks else ()
     reads = tuple(Lookup(number_of.get(table), frozenset(number_of[each] for each in indices), what) for table, indices, what in found)
-    return replace(kernel, checks_indices=checks, lookups=reads, notes=notes, plan=str(planned.plan))
+    divisors = body_divisors(work.space(), work.body)
+    return replace(kernel, checks_indices=checks, lookups=reads, notes=notes, divisors=divisors, plan=str(planned.plan))
 
 
 def _symbols(check: Check) -> set[str]:

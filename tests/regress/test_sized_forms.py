@@ -117,3 +117,28 @@ def test_norms_of_matrices_take_any_size(ord: float | str) -> None:
     for shape in ((2, 5, 3), (1, 1, 1), (3, 12, 7), (4, 3, 8)):
         x = torch.randn(shape)
         torch.testing.assert_close(executable(x), Norm()(x), rtol=1e-4, atol=1e-4)
+
+
+def quotients(x: Tensor, y: Tensor) -> list[Tensor]:
+    rows, others = x.shape[0], y.shape[0]
+    return [
+        x.sum() + rows // (others - 5),
+        x.new_zeros(20 + rows // (others - 5)),
+        x * (rows // (rows // 4)),
+        torch.arange(8) % (rows - 3),
+        x.sum(1) + 7 // rows,
+    ]
+
+
+def test_divisors_below_zero_and_zero() -> None:
+    """Of sizes, also in kernels, where a division by 0 would end the process."""
+    executable = disc.compile(Wrapped(quotients), (torch.randn(20, 3), torch.randn(9)), options=disc.Options(cache=False))
+    for rows, others in ((7, 3), (8, 4), (20, 12)):
+        x, y = torch.randn(rows, 3), torch.randn(others)
+        torch.testing.assert_close(list(executable(x, y)), quotients(x, y), rtol=1e-4, atol=1e-4)
+    for rows, others in ((7, 5), (3, 9), (0, 9)):
+        x, y = torch.randn(rows, 3), torch.randn(others)
+        with pytest.raises((ZeroDivisionError, RuntimeError)):
+            quotients(x, y)
+        with pytest.raises(ShapeConstraintError, match="must (not )?be"):
+            executable(x, y)

@@ -187,10 +187,15 @@ class Writer:
         left, right = self.number(atom.left), self.number(atom.right)
         if isinstance(atom, Min | Max):
             return f"tl.{'minimum' if isinstance(atom, Min) else 'maximum'}({left}, {right})"
-        if self.is_natural(atom.left):
+        if self.is_natural(atom.left) and self.is_natural(atom.right):
             return f"({left} {'//' if isinstance(atom, FloorDiv) else '%'} {right})"
-        # Triton divides towards zero. A divisor is a size, so a remainder is negative where the left side is.
+        # Triton divides towards zero, and a remainder has the sign of the left side.
         rest = self.let(f"{left} % {right}", "i")
+        if not self.is_natural(atom.right):
+            is_beyond = self.let(f"({rest} != 0) & (({rest} < 0) != ({right} < 0))", "b")
+            if isinstance(atom, Mod):
+                return self.let(f"tl.where({is_beyond}, {rest} + {right}, {rest})", "i")
+            return self.let(f"{left} // {right} - tl.where({is_beyond}, 1, 0)", "i")
         if isinstance(atom, Mod):
             return self.let(f"tl.where({rest} < 0, {rest} + {right}, {rest})", "i")
         return self.let(f"({left} - tl.where({rest} < 0, {rest} + {right}, {rest})) // {right}", "i")

@@ -56,6 +56,8 @@ class Launcher:
         of a GPU find 0."""
         b, kernel, number = self.b, launch.kernel, self.numbers[launch]
         self._partials, self._cleared = partials, shared
+        for divisor in kernel.divisors:
+            b.divisor(divisor)
         choice = kernel.choice
         number_of_version = self._schedule(choice) if choice is not None else None
         arguments = self._arguments(launch)

@@ -313,7 +313,7 @@ class Builder:
         if name == "mod":
             quotient = self.op(f"arith.floordivsi {a}, {b} : i64", "i64")
             return self.op(f"arith.subi {a}, {self.op(f'arith.muli {quotient}, {b} : i64', 'i64')} : i64", "i64")
-        if name == "arith.floordivsi" and is_natural(left, lambda each: self.variables[each].signed):
+        if name == "arith.floordivsi" and all(is_natural(each, lambda symbol: self.variables[symbol].signed) for each in (left, right)):
             name = "arith.divui"
         return self.op(f"{name} {a}, {b} : i64", "i64")
 

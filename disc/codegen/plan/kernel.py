@@ -183,6 +183,7 @@ class Kernel:
     "{expected}", where it is no index of a gather. lookups: what is read or written at such indices.
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     updates: the argument in whose memory the one result lies; None where results have memory of their own.
+    divisors: what its sizes are divided by and may be 0, which the host refuses.
     plan: the text of what was decided. arithmetic: of products that a GPU's tensor cores do: "bf16", "f16", "tf32x3" or "tf32".
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is;
     modules: the paths of the modules that its ops belong to.
@@ -212,6 +213,7 @@ class Kernel:
     reports: str = ""
     library: LibraryCall | None = None
     updates: int | None = None
+    divisors: tuple[Dim, ...] = ()
     plan: str = ""
     modules: tuple[str, ...] = ()
     arithmetic: str = ""

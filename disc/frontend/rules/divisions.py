@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import sympy
 import torch
 from torch_mlir import ir
 
 from disc.frontend.call import Call
+from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, Tensor
 from disc.frontend.rules.elementwise import computed, truncated
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.places import required
+from disc.frontend.symbols import to_size
 
 aten = torch.ops.aten
 
@@ -24,6 +27,8 @@ def divided(e: OpBuilder, call: Call, body: Callable[[Tensor, Tensor], Tensor]) 
         if is_data:
             what = f"{call.node.target}: an integer is divided by zero: got {{actual}} such divisor or more"
             b = required(e, e.compare("ne", b, e.scalar(0, b.dtype)), b, what)
+        if isinstance(size := call.raw("other"), sympy.Expr) and not b.dtype.is_floating_point:
+            e.require("!=", to_size(size), 0, f"the divisor of {call.node.target} at {line_text(call.node)}")
         return body(a, b)
 
     return computed(e, call, checked)

@@ -71,9 +71,12 @@ bool read_shape(LibraryCall& call, const ral_tensor& source, const ral_tensor& k
   const int64_t window = kernel.dims[2];
   *shape = {source.dims[0], source.dims[1], kernel.dims[0], source.dims[2], source.dims[3], result.dims[2], result.dims[3],
             call.numbers[0], call.numbers[1], window, winograd::kNearPatch, elements_of(source.dtype)};
+  if (!demand(call, (window == 3 || window == 5) && kernel.dims[3] == window && kernel.dims[1] == shape->channels &&
+                        result.dims[0] == shape->images && result.dims[1] == shape->outputs)) {
+    return false;
+  }
   shape->patch = patch_of(*shape);
-  return demand(call, (window == 3 || window == 5) && kernel.dims[3] == window && kernel.dims[1] == shape->channels &&
-                          result.dims[0] == shape->images && result.dims[1] == shape->outputs);
+  return true;
 }
 
 // Of a task of so many tiles.
