@@ -24,7 +24,7 @@ from torch import fx
 from torch._export import non_strict_utils
 from torch._guards import ShapeGuard, SLoc
 from torch.fx.experimental import proxy_tensor, sym_node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols, uninteresting_files
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 
 from disc.frontend import dense_views, numpy_numbers, plain_numbers, size_conversions
@@ -32,7 +32,7 @@ from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
 from disc.frontend.locations import GENERATED, NUMPY, ONNX, TORCH, frame_text, line_text, traced_line
-from disc.frontend.size_conversions import asked_at_once, taken_by_cond
+from disc.frontend.size_conversions import taken_symbolic
 from disc.frontend.symbols import SymbolError, linear_form, to_text
 from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
@@ -152,7 +152,7 @@ class Recorder:
             is_known = answer is not None or (self._at_once and isinstance(result, torch.SymBool))
             if not is_known or (frame := _own_code()) is None:
                 return result
-            stays = not self._at_once or _stays_symbolic(result, frame)
+            stays = not self._at_once or frame.f_lasti in taken_symbolic(frame.f_code)
             if answer is None and stays:
                 return result
             held = result.node.bool_() if isinstance(result, torch.SymBool) else bool(result)
@@ -213,14 +213,6 @@ def known_truth(result: object) -> bool | None:
         return result
     expression = result.node.expr if isinstance(result, torch.SymBool) else None
     return bool(expression) if expression in (sympy.true, sympy.false) else None
-
-
-def _stays_symbolic(comparison: object, frame: FrameType) -> bool:
-    """Whether no code asks of a comparison what it is: `torch.cond` takes it, or it is one of data, which that code itself does not ask."""
-    if frame.f_lasti in taken_by_cond(frame.f_code):
-        return True
-    of_data = isinstance(comparison, torch.SymBool) and bool(free_unbacked_symbols(comparison.node.expr))
-    return of_data and frame.f_lasti not in asked_at_once(frame.f_code)
 
 
 def taken(result: object, left: object, right: object) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:

@@ -154,18 +154,11 @@ def _is_identity(before: dis.Instruction, step: dis.Instruction) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def asked_at_once(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions of whose results the code asks at once what they are: `(n > 5) is True`."""
+def taken_symbolic(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions whose results only `torch.cond` or `torch._check` takes: in its call, or by a name that is used in such
+    calls alone."""
     steps = list(dis.get_instructions(code))
-    found = [number for number, pair in enumerate(itertools.pairwise(steps)) if _is_identity(*pair)]
-    return frozenset(steps[each].offset for number in found for each in (number, number - 1) if each >= 0)
-
-
-@functools.lru_cache(maxsize=1024)
-def taken_by_cond(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions whose results only `torch.cond` takes: in its call, or by a name that is used in such calls alone."""
-    steps = list(dis.get_instructions(code))
-    named = {_span(step)[0] for step in steps if step.argval == "cond" and step.opname.startswith("LOAD_")}
+    named = {_span(step)[0] for step in steps if step.argval in ("cond", "_check") and step.opname.startswith("LOAD_")}
     if not named:
         return frozenset()
     calls = [_span(step) for step in steps if step.opname.startswith("CALL")]

@@ -140,5 +140,5 @@ def test_divisors_below_zero_and_zero() -> None:
         x, y = torch.randn(rows, 3), torch.randn(others)
         with pytest.raises((ZeroDivisionError, RuntimeError)):
             quotients(x, y)
-        with pytest.raises(ShapeConstraintError, match="must (not )?be"):
+        with pytest.raises(ShapeConstraintError, match=r"must (not )?be"):
             executable(x, y)
