@@ -30,8 +30,9 @@ void* operator new(size_t size) {
   if (!made) throw std::bad_alloc();
   return made;
 }
-void operator delete(void* made) noexcept { std::free(made); }
-void operator delete(void* made, size_t) noexcept { std::free(made); }
+// Not inlined: the compiler would see memory of `new` given to `free`, and take it for a mistake.
+[[gnu::noinline]] void operator delete(void* made) noexcept { std::free(made); }
+[[gnu::noinline]] void operator delete(void* made, size_t) noexcept { std::free(made); }
 
 namespace {
 
