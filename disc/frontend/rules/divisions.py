@@ -8,13 +8,17 @@ import sympy
 import torch
 from torch_mlir import ir
 
+from disc.frontend.branch_demands import only_in
 from disc.frontend.call import Call
+from disc.frontend.conditions import relation
+from disc.frontend.decisions import Decision
 from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, Tensor
 from disc.frontend.rules.elementwise import computed, truncated
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.places import required
-from disc.frontend.symbols import to_size
+from disc.frontend.symbols import product, to_size
+from disc.shapes import any_of
 
 aten = torch.ops.aten
 
@@ -28,7 +32,9 @@ def divided(e: OpBuilder, call: Call, body: Callable[[Tensor, Tensor], Tensor]) 
             what = f"{call.node.target}: an integer is divided by zero: got {{actual}} such divisor or more"
             b = required(e, e.compare("ne", b, e.scalar(0, b.dtype)), b, what)
         if isinstance(size := call.raw("other"), sympy.Expr) and not b.dtype.is_floating_point:
-            e.require("!=", to_size(size), 0, f"the divisor of {call.node.target} at {line_text(call.node)}")
+            fits = any_of((relation("!=", to_size(size), 0), relation("==", product(a.shape), 0)))  # nothing is divided of an empty tensor
+            why = f"the divisor of {call.node.target} at {line_text(call.node)}"
+            e.decisions.append(only_in(e.premise, Decision(fits, why)))
         return body(a, b)
 
     return computed(e, call, checked)
