@@ -27,8 +27,10 @@ from disc.ir.python_source import parse_source
 
 KINDS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 Method = Callable[..., object]
-_SAYING = tuple(STANDARD + each for each in ("logging" + os.sep, "warnings.py", "traceback.py", "pprint.py"))
+_SAYING = tuple(STANDARD + each for each in ("logging" + os.sep, "warnings.py"))
 _SAYS = frozenset({"print", "log", "debug", "info", "warning", "warn", "warning_once", "error", "critical", "exception"})
+_SAYERS = frozenset({"logging", "logger", "log", "warnings"})  # of whom these are methods, in small letters
+_WRITTEN = (ast.JoinedStr, ast.Constant, ast.FormattedValue, ast.BinOp, ast.Attribute, ast.Name, ast.Tuple)
 
 
 def plain(value: object) -> object:
@@ -108,26 +110,43 @@ def _is_said(code: CodeType, instruction: int) -> bool:
     return _says(tree, (line, column), (end, end_column))
 
 
-def _says(tree: ast.Module, start: tuple[int, int], end: tuple[int, int]) -> bool:
+def _says(tree: ast.Module, start: tuple[int, int], end: tuple[int, int], through_name: bool = True) -> bool:
+    """Also by a name of the function, which only such statements read. Errors that the function itself may catch do not count."""
     path = _around(tree, start, end)
     place = next((number for number in reversed(range(len(path))) if isinstance(path[number], ast.stmt)), None)
     if place is None:
         return False
-    statement, inner = path[place], path[place + 1 :]
-    if isinstance(statement, ast.Raise):
-        return True
-    if isinstance(statement, ast.Assert):
-        return statement.msg in inner
+    statement, before, inner = path[place], path[:place], path[place + 1 :]
+    if isinstance(statement, ast.Raise | ast.Assert):
+        is_said = isinstance(statement, ast.Raise) or statement.msg in inner
+        return is_said and not any(isinstance(each, ast.Try | ast.With) for each in before)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        function = statement.value.func
-        name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-        return name in _SAYS
+        return _is_saying(statement.value) and all(isinstance(each, _WRITTEN) or _is_text(each) for each in inner[1:])
+    scope = next((each for each in reversed(before) if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)), None)
     target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
-    function = next((each for each in reversed(path[:place]) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-    if not isinstance(target, ast.Name) or function is None:
+    if not through_name or not isinstance(target, ast.Name) or not isinstance(scope, ast.FunctionDef):
         return False
-    read = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id == target.id and isinstance(each.ctx, ast.Load)]
-    return not any(each in ast.walk(statement) for each in read) and all(_says(tree, *_span(each)) for each in read)
+    nodes = list(ast.walk(scope))
+    names = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    if any(isinstance(each, ast.Global | ast.Nonlocal) for each in nodes) or any(each.id in ("locals", "eval", "exec") for each in names):
+        return False
+    read = [each for each in names if each.id == target.id]
+    return bool(read) and all(_says(tree, *_span(each), through_name=False) for each in read)
+
+
+def _is_saying(call: ast.Call) -> bool:
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id in ("print", "warn") and not any(each.arg in ("file", None) for each in call.keywords)
+    if not isinstance(function, ast.Attribute) or function.attr not in _SAYS:
+        return False
+    owner = function.value
+    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+    return name.strip("_").lower() in _SAYERS
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr", "format")
 
 
 def _around(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list[ast.AST]:
