@@ -111,7 +111,7 @@ class Recorder:
     """While it is entered, records each comparison of sizes in the user's Python code, and where PyTorch makes a guard.
 
     recorded: conditions that held, in terms of the symbols as they were then. at_once: whether a comparison is a plain bool there, as code
-    has it that asks `is True`; those that `torch.cond` takes, and those of data, stay what they are.
+    has it that asks `is True`; those that `torch.cond` and `torch._check` take stay what they are.
     """
 
     def __init__(self, at_once: bool) -> None:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils import _pytree as pytree
 
 from disc.frontend.model_functions import CACHED, is_users, is_users_object, named_in
+from disc.frontend.plain_numbers import KINDS
 
 Container = dict[Any, object] | list[object] | set[object] | deque[object]
 MOST_ENTRIES, DEEPEST = 4096, 3  # of what is looked at
@@ -88,7 +89,4 @@ def _holds_traced(value: object, depth: int = DEEPEST) -> bool:
 
 def _is_traced(value: object) -> bool:
     """Whether a tensor or a number of a trace is in it."""
-    return any(isinstance(each, SYMBOLIC) or (isinstance(each, torch.Tensor) and is_fake(each)) for each in pytree.tree_leaves(value))
-
-
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(isinstance(each, KINDS) or (isinstance(each, torch.Tensor) and is_fake(each)) for each in pytree.tree_leaves(value))

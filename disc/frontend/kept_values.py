@@ -17,8 +17,8 @@ from torch.export import ExportedProgram
 
 from disc.errors import UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.kept_caches import caches_restored
+from disc.frontend.model_functions import OF_EVERY_MODULE
 
-_OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
 BUFFER = "forward reads what an earlier call left there, and it is no buffer: register_buffer keeps it from call to call"
 
 
@@ -94,7 +94,7 @@ def _held(model: torch.nn.Module) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, module in model.named_modules():
         for attribute, value in vars(module).items():
-            if attribute in _OF_EVERY_MODULE or (isinstance(module, torch.nn.RNNBase) and attribute.startswith("_flat_weight")):
+            if attribute in OF_EVERY_MODULE or (isinstance(module, torch.nn.RNNBase) and attribute.startswith("_flat_weight")):
                 continue  # the latter: lists of an LSTM's parameters, which PyTorch makes anew where these are replaced for a trace
             path = f"{name}.{attribute}" if name else attribute
             if value is None or isinstance(value, torch.Tensor | bool | int | float | torch.SymInt):

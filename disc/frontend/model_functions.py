@@ -87,11 +87,11 @@ def is_users_object(value: object) -> bool:
 MOST_ENTRIES = 256
 _ENDS = (str, int, float, bytes, torch.Tensor, type(None))
 CACHED = type(functools.lru_cache(int))  # of functions that keep their results
-_OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
+OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
 
 
 def _own_values(module: torch.nn.Module) -> Iterator[object]:
-    return (value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE)
+    return (value for name, value in vars(module).items() if name not in OF_EVERY_MODULE)
 
 
 def _named_by(code: CodeType, known: dict[str, object]) -> Iterator[object]:

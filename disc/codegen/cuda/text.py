@@ -191,14 +191,9 @@ class Writer:
             return f"({left} {'//' if isinstance(atom, FloorDiv) else '%'} {right})"
         # Triton divides towards zero, and a remainder has the sign of the left side.
         rest = self.let(f"{left} % {right}", "i")
-        if not self.is_natural(atom.right):
-            is_beyond = self.let(f"({rest} != 0) & (({rest} < 0) != ({right} < 0))", "b")
-            if isinstance(atom, Mod):
-                return self.let(f"tl.where({is_beyond}, {rest} + {right}, {rest})", "i")
-            return self.let(f"{left} // {right} - tl.where({is_beyond}, 1, 0)", "i")
-        if isinstance(atom, Mod):
-            return self.let(f"tl.where({rest} < 0, {rest} + {right}, {rest})", "i")
-        return self.let(f"({left} - tl.where({rest} < 0, {rest} + {right}, {rest})) // {right}", "i")
+        differs = f"{rest} < 0" if self.is_natural(atom.right) else f"({rest} != 0) & (({rest} < 0) != ({right} < 0))"
+        modulo = f"tl.where({differs}, {rest} + {right}, {rest})"
+        return self.let(modulo if isinstance(atom, Mod) else f"({left} - {modulo}) // {right}", "i")
 
     def is_natural(self, dim: Dim) -> bool:
         """True when no term can be negative."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from disc.codegen.host.steps import Block, Function, If, Launch, Step, Value, While, roots_of
-from disc.codegen.plan.symbols import may_be_zero
-from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Truth
+from disc.codegen.plan.symbols import divisors, may_be_zero
+from disc.shapes import Dim, ShapeEnv, Truth
 
 
 def risky(env: ShapeEnv, dim: Dim) -> bool:
     """Whether computing it divides by a size that may be 0."""
-    return any(
-        (isinstance(atom, FloorDiv | Mod) and may_be_zero(env, atom.right)) or any(risky(env, each) for each in atom.operands())
-        for atom in dim.atoms()
-    )
+    return any(may_be_zero(env, divisor) for divisor in divisors([dim]))
 
 
 def same_dims(env: ShapeEnv, left: Sequence[Dim], right: Sequence[Dim]) -> bool:

@@ -19,7 +19,7 @@ def body_symbols(space: IndexSpace, body: Body, *extents: Dim) -> tuple[str, ...
 
 def body_divisors(space: IndexSpace, body: Body) -> tuple[Dim, ...]:
     """What the dims and expressions of `body` are divided by and may be 0, each once: kernels do not look."""
-    found = dict.fromkeys(_divisors(_sizes(space, body)))
+    found = dict.fromkeys(divisors(_sizes(space, body)))
     return tuple(dim for dim in found if may_be_zero(space.env, dim))
 
 
@@ -37,9 +37,10 @@ def _sizes(space: IndexSpace, body: Body) -> Iterator[Dim]:
             yield space.env.simplify(space.env.parse(text))
 
 
-def _divisors(dims: Iterable[Dim]) -> Iterator[Dim]:
+def divisors(dims: Iterable[Dim]) -> Iterator[Dim]:
+    """What sizes are divided by, at any depth."""
     for dim in dims:
         for atom in dim.atoms():
-            yield from _divisors(atom.operands())
+            yield from divisors(atom.operands())
             if isinstance(atom, FloorDiv | Mod):
                 yield atom.right
