@@ -25,10 +25,11 @@ from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 from disc.frontend.tensor_indices import traced_indices
 
 aten = torch.ops.aten
+CHECKED = {aten.multilabel_margin_loss.default: multilabel_margin_loss, aten.one_hot.default: one_hot}
 FORMS = {
     aten.lstm.input: lstm, aten.gru.input: gru, aten.rnn_tanh.input: rnn_tanh, aten.rnn_relu.input: rnn_relu,
     aten.lstm.data: lstm, aten.gru.data: gru, aten.rnn_tanh.data: rnn_tanh, aten.rnn_relu.data: rnn_relu,
-    aten.multilabel_margin_loss.default: multilabel_margin_loss, aten.one_hot.default: one_hot,
+    **CHECKED,
 }  # fmt: skip
 KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
@@ -57,3 +58,8 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
 def forms() -> AbstractContextManager[None]:
     """The ops are the forms. What traces holds a lock meanwhile."""
     return python_kernels({**{(op, key): form for op, form in FORMS.items() for key in KEYS}, **transform_forms.FORMS})
+
+
+def checked_forms() -> AbstractContextManager[None]:
+    """As `forms`, of the ops alone that PyTorch cannot trace as they look at values. What traces holds a lock meanwhile."""
+    return python_kernels({(op, key): form for op, form in CHECKED.items() for key in KEYS})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +99,50 @@ def test_a_class() -> None:
     found = model.batch([tree, tree])
     same(found[0], model(tree))
     assert len(list(model.parameters())) == 3
+
+
+class Decoder(nn.Module):
+    """Two arguments, and sizes that weights have; what is decided by values ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.cell, self.out = nn.Embedding(12, HIDDEN), nn.GRUCell(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 12)
+
+    def forward(self, token: int, most: int) -> tuple[list[int], torch.Tensor]:
+        h, found = torch.zeros(1, self.emb.weight.shape[1]), []
+        while len(found) < most:
+            h = self.cell(self.emb.weight[token].unsqueeze(0), h)
+            token = int(self.out(h).argmax())
+            found.append(token)
+            if token == 0:
+                break
+        return found, h
+
+
+def _depths(tree: Any, depth: int, weight: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(weight) * depth if tree is None else _depths(tree[0], depth + 1, weight) + _depths(tree[1], depth + 1, weight)
+
+
+@torch.no_grad()
+def test_several_arguments(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, pairs = Decoder(), [(1 + each % 11, 1 + each % 7) for each in range(20)]
+    expected = [module(*each) for each in pairs]
+    model: Any = disc.batched(module)
+    for _ in range(4):
+        assert [each[0] for each in model.batch(pairs)] == [each[0] for each in expected]
+    torch.testing.assert_close(model(*pairs[3])[1], expected[3][1])
+    model.save(tmp_path / "model.disc", pairs)
+    for found, (tokens, h) in zip(disc.load(tmp_path / "model.disc").batch(pairs), expected, strict=True):
+        assert list(found[0]) == tokens  # pyright: ignore[reportIndexIssue]
+        torch.testing.assert_close(torch.as_tensor(found[1]), h)  # pyright: ignore[reportIndexIssue]
+    with pytest.raises(InputTypeError, match=r"instance 1 is a list of 1; the model takes \(token, most\): give a tuple of 2"):
+        model.batch([pairs[0], [3]])
+    trees = [((None, (None, None)), each, torch.randn(4)) for each in range(6)]
+    function: Any = disc.batched(_depths)
+    for _ in range(3):
+        for found, each in zip(function.batch(trees), trees, strict=True):
+            torch.testing.assert_close(found, _depths(*each))
 
 
 def test_shared_nodes_are_computed_once() -> None:

@@ -111,6 +111,50 @@ def test_gradients_beside_numbers() -> None:
             torch.testing.assert_close(one, other)
 
 
+@dataclass
+class Word:
+    word: int
+    left: Any = None
+    right: Any = None
+
+
+class Words(nn.Module):
+    """Numbers of instances that become tensors, as embeddings are mostly called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.join = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, tree: Word) -> Tensor:
+        index = torch.tensor(tree.word)
+        x = self.emb(index) + self.emb(torch.tensor([tree.word, 8 - tree.word])).sum(0) * torch.tensor(0.5)
+        x = x * torch.tensor(tree.word, dtype=torch.float32) + nn.functional.one_hot(index, 9).float() @ self.emb.weight
+        if tree.left is None:
+            return x
+        return torch.tanh(self.join(self(tree.left) + self(tree.right)) + x)
+
+
+def test_numbers_that_become_tensors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Words()
+    trees = [Word(each % 9, Word((each * 5) % 9), Word(3, Word(each % 4), Word(8))) for each in range(20)]
+    expected = torch.stack([module(each) for each in trees])
+    model: Any = disc.batched(module)
+    for _ in range(3):
+        torch.testing.assert_close(torch.stack(model.batch(trees)), expected.detach())
+    assert model.stats()["compiles"] == 2
+    assert "skeleton: native" in model.explain()
+    with pytest.raises(InstanceError, match="got 11 of 9"):
+        model.batch([trees[0], Word(11)])
+    torch.stack(model.batch(trees, gradients=True)).sum().backward()
+    found, module.emb.weight.grad = module.emb.weight.grad, None
+    expected.sum().backward()
+    torch.testing.assert_close(found, module.emb.weight.grad)
+    model.save(tmp_path / "words.disc")
+    program: Any = disc.load(tmp_path / "words.disc")
+    torch.testing.assert_close(torch.stack([torch.as_tensor(each) for each in program.batch(trees)]), expected.detach())
+
+
 def test_instances_that_failed_teach_nothing(tmp_path: Path) -> None:
     batched: Any = disc.batched(Weighted())
     good, bad = _documents(6, 3), Document([Item(torch.randn(WIDTH + 1), 0.5)])

@@ -28,6 +28,8 @@ class Classes:
         self._is_straight = is_straight
         self._known: dict[Step, str] = {}
         self._unshared: dict[str, bool] = {}
+        calls = [each for each in self._steps if isinstance(each, Compute) and each.seen.categories == {"numbers"}]
+        self.lists = {made for each in calls if (made := self._displayed(each)) is not None}  # whose parts are the numbers of new tensors
 
     def of(self, step: Step) -> str:
         found = self._known.get(step)
@@ -41,7 +43,7 @@ class Classes:
         if isinstance(step, Loop):
             return "control" if step.items is None or step.seen.learnt() else "new"
         if isinstance(step, Compute) and step.kind in ("display", "move"):
-            return "glue"
+            return "tensor" if step in self.lists else "glue"
         if isinstance(step, Effect) and not isinstance(step.statement, ast.Assign):
             return "change"
         if not step.seen.learnt():
@@ -74,7 +76,7 @@ class Classes:
 
     def _call(self, step: Compute) -> str:
         categories, seen = step.seen.categories, step.seen
-        if categories <= {"torch"}:
+        if categories <= {"torch"} or categories == {"number"} or (categories == {"numbers"} and self._displayed(step) is not None):
             return "tensor"
         if categories == {"function"}:
             return "tensor" if all(map(self._is_straight, seen.callees)) else "call"
@@ -88,9 +90,18 @@ class Classes:
             return "path"
         if categories == {"maker"}:
             return "glue"
-        if categories <= {"pure", "given", "cast"}:
+        if categories <= {"pure", "given", "number", "numbers", "cast"}:
             return "plain"
         return "change" if categories == {"changing"} else "call"
+
+    def _displayed(self, step: Compute) -> Compute | None:
+        """The step that writes the list `torch.tensor([a, b])` is made of; None where that is not written there."""
+        called = step.value
+        first = called.args[0] if isinstance(called, ast.Call) and called.args else None
+        if not isinstance(first, ast.Name) or not is_temporary(first.id):
+            return None
+        made = [each for each in self._steps if isinstance(each, Compute) and each.target == first.id]
+        return made[0] if len(made) == 1 and made[0].kind == "display" else None
 
     @staticmethod
     def _reads_alone(step: Compute) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.rows import RowClass, row_class
+from disc.frontend.recurrent_tracing import checked_forms
 from disc.frontend.tracing_lock import alone
 
 aten = torch.ops.aten
@@ -107,8 +108,8 @@ class Differentiated:
 
 @alone
 def forward_alone(block: Block) -> Differentiated:
-    """The block itself."""
-    with torch.no_grad():
+    """The block itself. Raises what PyTorch raises where values decide what is computed."""
+    with torch.no_grad(), checked_forms():
         joint = _with_inputs(make_fx(lambda *flat: tuple(block.module(*flat)))(*_example(block)), _example(block))
     return Differentiated(_graph_of(joint.module.graph, joint, _inputs(joint.module)[: len(_example(block))]), (), None)
 
@@ -138,7 +139,8 @@ def differentiated(block: Block) -> Differentiated:
     reached = [each is not None for each in computed(*example, *tangents)[1]]
     rows = tuple(place for place, used in zip(floats, reached[: len(floats)], strict=True) if used)
     used_weights = [weight for weight, used in zip(weights, reached[len(floats) :], strict=True) if used]
-    joint = _with_inputs(make_fx(flat_results)(*example, *tangents), (*example, *tangents))
+    with checked_forms():
+        joint = _with_inputs(make_fx(flat_results)(*example, *tangents), (*example, *tangents))
     return _Cut(block, joint, results, rows, used_weights).made()
 
 

@@ -4,7 +4,7 @@ for all that wait (ACROBAT 4.2, without fibers)."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import MethodType
 from typing import Any, Protocol, TypeVar
 
@@ -16,12 +16,13 @@ from disc.frontend.batched.emit import CALL, READ
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import CASTS, Frame, Instance, as_read, run_plain
 from disc.frontend.batched.keys import Key, is_fixed, role_of
+from disc.frontend.batched.members import Members
 from disc.frontend.batched.random_state import random_state, restore, same_state
 from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import NotRegular, Region
 from disc.frontend.batched.rows import Row, containers, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.values import FRESH, category_of, holds_tensors, kind_of, unwrapped
+from disc.frontend.batched.values import FRESH, category_of, data_category, holds_tensors, kind_of, unwrapped
 from disc.ral import _ral
 
 SUSPICIOUS = 1 << 10  # calls inside of each other: at this depth and each time it doubles they are searched for a cycle
@@ -54,9 +55,9 @@ class NeedsPython(_Needs):
 
 
 class Owner(Protocol):
-    """The model whose instances run. target: itself, as it is called for one instance."""
+    """The model whose instances run. members: how it is called for one."""
 
-    target: Callable[[Any], object]
+    members: Members
 
     def find(self, callee: Any) -> Function | None:
         """The user's function that a call of `callee` runs; None for others."""
@@ -122,7 +123,7 @@ class Driver:
             except NeedsPython as reason:
                 self._recorder.flush()
                 for each in instances[instance.number :]:
-                    run_plain(each, self._model.target)
+                    run_plain(each, self._model.members.call)
                 return why, str(reason)
         self._recorder.flush()
         return why, None
@@ -463,6 +464,8 @@ class Driver:
             self.changing(_changed_by(callee, arguments))
         if category in ("pure", "changing", "maker", "sum", "given"):
             found = "path" if callee is getattr and isinstance(values[0], torch.nn.Module) else category
+            if category == "given" and not isinstance(callee, type):
+                found = data_category(arguments, named)
             seen.note_call(found, containers=category == "sum" and tensors)
             made = callee(*arguments, **named)
             return self.owned(made) if category == "pure" and isinstance(made, _CHANGEABLE) and callee in FRESH else made

@@ -1,9 +1,9 @@
-"""Numbers that only index tensors: they may differ from instance to instance and the block is the same."""
+"""Numbers that only index tensors or become some: they may differ from instance to instance and the block is the same."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
 from disc.frontend.batched.classify import Classes
@@ -24,10 +24,15 @@ class Callee(Protocol):
 
 
 def only_index(steps: Iterable[Step], classes: Classes) -> frozenset[str]:
-    """The names that the steps use to index tensors, and for nothing else."""
+    """The names that the steps use to index tensors, or as the numbers of new ones (`torch.tensor(a)`, `torch.tensor([a, b])`), and for
+    nothing else."""
     only: dict[str, bool] = {}
     for step in steps:
-        indexing = _indexing(step) if isinstance(step, Compute) and classes.of(step) == "tensor" else frozenset[str]()
+        indexing = frozenset[str]()
+        if isinstance(step, Compute) and step in classes.lists:
+            indexing = _names_among(cast("ast.List | ast.Tuple", step.value).elts)
+        elif isinstance(step, Compute) and classes.of(step) == "tensor":
+            indexing = _indexing(step)
         for name in uses(step):
             only[name] = only.get(name, True) and name in indexing
     return frozenset(name for name, kept in only.items() if kept)
@@ -37,10 +42,16 @@ def _indexing(step: Compute) -> frozenset[str]:
     value = step.value
     if isinstance(value, ast.Subscript):
         entries = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
-        return frozenset(each.id for each in entries if isinstance(each, ast.Name)) - names(value.value)
+        return _names_among(entries) - names(value.value)
+    if isinstance(value, ast.Call) and step.seen.categories == {"number"}:
+        return _names_among(value.args)
     if isinstance(value, ast.Call) and step.seen.categories == {"function"}:
         return _passed_on(value, step)
     return frozenset()
+
+
+def _names_among(values: Sequence[ast.expr]) -> frozenset[str]:
+    return frozenset(each.id for each in values if isinstance(each, ast.Name))
 
 
 def _passed_on(call: ast.Call, step: Compute) -> frozenset[str]:

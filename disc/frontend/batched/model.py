@@ -20,6 +20,7 @@ from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.interpreted import Interpreter
 from disc.frontend.batched.launches import Programs
+from disc.frontend.batched.members import Members
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
@@ -52,12 +53,14 @@ class Counts:
 
 
 class Model:
-    """target: a module with `forward` of one instance, or a function. lift: compiles a block. gradients: whether results have some."""
+    """target: a module or a function, of one argument or of several (`Members`). lift: compiles a block. gradients: whether results have
+    some."""
 
     gradients: ClassVar[bool] = False
 
     def __init__(self, target: torch.nn.Module | FunctionType, lift: Callable[[Block], Lifted], techniques: Techniques) -> None:
         self.target = target
+        self.members = Members(target)
         self.techniques = techniques
         self.counts = Counts()
         self._lift = lift
@@ -82,7 +85,7 @@ class Model:
         self._interpreter = Interpreter()
         self._settled = False  # the last batch showed nothing new
         self._examples: list[object] = []
-        self.root = self._function(type(self.target).forward if isinstance(self.target, torch.nn.Module) else self.target)
+        self.root = self._function(self.members.function())
 
     def _why_in_python(self) -> str | None:
         """Why a call of the model itself is more than its code."""
@@ -97,6 +100,8 @@ class Model:
         with self._lock, self.mode():
             self.running.active = True
             try:
+                for number, each in enumerate(instances):
+                    self.members.check(number, each)
                 return self._batch([self._arguments(each) for each in instances])
             finally:
                 self.running.active = False
@@ -146,7 +151,7 @@ class Model:
             self._ordered = self._ordered or why
         else:
             for each in instances:
-                run_plain(each, self.target)
+                run_plain(each, self.members.call)
         self.counts.batches += 1
         self.counts.instances += len(instances)
         results = _results(recorder, instances)

@@ -53,7 +53,8 @@ class LiftedBlock:
 
 
 class Batched:
-    """A model that takes one instance, and many together. Attributes of the module are found through it.
+    """A model that takes one instance, and many together. Attributes of the module are found through it. Of a model of several arguments an
+    instance is a tuple of them, and a call is given them one by one.
 
     Results carry gradients where these are asked for. Calls of several threads take turns.
     """
@@ -66,14 +67,18 @@ class Batched:
         self._model = Model(target, lift, techniques)
         self._trained = TrainedModel(target, trained or lift, techniques)
 
-    def __call__(self, instance: object) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """The result of one instance. Raises what the model raises."""
-        if self.is_running():
-            return self.__disc_target__(instance)
+        if self.is_running() or not self.takes(len(arguments)):
+            return self.__disc_target__(*arguments)
         try:
-            return self._model.batch([instance])[0]
+            return self._model.batch([arguments if self._model.members.several else arguments[0]])[0]
         except InstanceError as error:
             raise error.failures[0] from error
+
+    def takes(self, count: int) -> bool:
+        """Whether a call with `count` arguments is one of an instance; others are the model's own."""
+        return count == max(1, len(self._model.members.names))
 
     def is_running(self) -> bool:
         """Whether this thread is in a batch: the model calls itself from what runs in Python."""
@@ -164,9 +169,10 @@ def _batched_class(cls: type[torch.nn.Module], make: Callable[[torch.nn.Module],
         return found
 
     def call(self: torch.nn.Module, *arguments: object, **named: object) -> object:
-        if len(arguments) != 1 or named or runner(self).is_running():
+        batched = runner(self)
+        if named or batched.is_running() or not batched.takes(len(arguments)):
             return eager(self, *arguments, **named)
-        return runner(self)(arguments[0])
+        return batched(*arguments)
 
     def method(name: str) -> Callable[..., object]:
         def forwarded(self: torch.nn.Module, *arguments: object, **named: object) -> object:

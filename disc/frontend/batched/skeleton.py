@@ -20,6 +20,7 @@ from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instance_types import Instances
 from disc.frontend.batched.instructions import NeedsPython
 from disc.frontend.batched.lowering import Lowering, has_more_parameters, not_understood
+from disc.frontend.batched.members import Members
 from disc.frontend.batched.regions import INDEX, Kind
 from disc.frontend.batched.rows import RowClass, containers, parts_of
 from disc.frontend.batched.skeleton_values import Constants, Entry, NotSkeletal, Unsayable
@@ -35,6 +36,7 @@ class Learnt(Protocol):
 
     target: Any
     root: Function
+    members: Members
 
     def find(self, callee: Any) -> Function | None: ...
     def functions(self) -> list[Function]: ...
@@ -61,7 +63,8 @@ class Skeleton:
         self.name = self._root.parameters()[given - 1]
         self.constants = Constants(model.find)
         self._target = self._root.original if not isinstance(model.target, torch.nn.Module) else model.target
-        self.constants.object(Entry(self._target) if has_more_parameters(self._root, given) else self._target)
+        first = has_more_parameters(self._root, given) or model.members.several
+        self.constants.object(Entry(self._target) if first else self._target)
         self.instances = self._instances(examples)
         self.lowering = Lowering(self.constants, given, self.instances.mask, torch.Tensor, partial=partial)
         try:

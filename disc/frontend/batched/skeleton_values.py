@@ -33,7 +33,7 @@ class NotSkeletal(Exception):
 
 
 class Entry:
-    """What instances are given to where the model, `target`, has further parameters: the skeleton's first function."""
+    """What instances are given to where that is not the call of the model, `target`: the skeleton's first function."""
 
     def __init__(self, target: object) -> None:
         self.target = target
@@ -108,15 +108,15 @@ class Constants:
             return self._known[key]
         if len(self.objects) >= MOST_OBJECTS:
             raise Unsayable("more constant objects than a skeleton has")
-        plain = type(value) in (list, tuple)
+        plain = type(value) in (list, tuple, torch.Size)
         # a container comes behind what it holds
         items = [self.number(each) for each in cast("Sequence[Any]", value)] if plain else []
-        like = LIST if type(value) is list else TUPLE if type(value) is tuple else OBJECT
+        like = OBJECT if not plain else LIST if isinstance(value, list) else TUPLE
         self._known[key] = len(self.objects)
         held = Held(value, like, _text_of(value))
         self.objects.append(held)
         held.items = items
-        if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential):
+        if not plain and isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | tuple | list):
             held.items = [self.number(each) for each in value]
         return self._known[key]
 

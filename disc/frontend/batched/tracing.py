@@ -17,7 +17,7 @@ from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
-from disc.frontend.batched.values import CONSTANTS
+from disc.frontend.batched.values import CONSTANTS, GIVEN
 from disc.frontend.decompositions import draws
 from disc.frontend.export_errors import quiet
 
@@ -97,7 +97,8 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 class Indexing(TorchFunctionMode):
-    """Indexing by numbers that differ from instance to instance: by tensors without dims, which PyTorch would read."""
+    """What PyTorch would read numbers for that differ from instance to instance, and so are tensors without dims: indexing by them, and
+    tensors made of them."""
 
     def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         del types
@@ -107,6 +108,12 @@ class Indexing(TorchFunctionMode):
             if any(map(_is_number, entries)) and all(_is_number(each) or type(each) is int for each in entries):
                 indices = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in entries]
                 return torch.ops.aten.index.Tensor(base, indices)
+        if func in GIVEN and len(args) == 1:
+            data, dtype = args[0], (kwargs or {}).get("dtype")
+            if isinstance(data, list | tuple) and any(map(_is_number, data)):
+                data = torch.stack([each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in data])
+            if isinstance(data, torch.Tensor):
+                return data.to(dtype or (data.dtype if data.dtype == torch.int64 else torch.get_default_dtype()), copy=True)
         return func(*args, **(kwargs or {}))
 
 
@@ -132,7 +139,8 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
         raise NotRegular("a size depends on values")
 
     def run(*flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        computed = _leaves(region_code(*filled(flat)), {})
+        with Indexing():
+            computed = _leaves(region_code(*filled(flat)), {})
         return tuple(computed[place] for place in places)
 
     region_code = region.code
@@ -173,8 +181,7 @@ class BlockModule(torch.nn.Module):
                 self.register_buffer(f"weight{number}", each)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with Indexing():
-            return self._run(*inputs)
+        return self._run(*inputs)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from disc.errors import DiscError
+from disc.errors import DiscError, ExportError
 from disc.frontend.batched.blocks import Block, CompileBlock
 from disc.frontend.batched.differentiate import Differentiated, Gradient, Graph, Weight, differentiated, forward_alone
 from disc.frontend.batched.products import Products
@@ -94,7 +94,10 @@ class TrainedBlock:
             return self._with_program(differentiated(self._block))
         except (DiscError, RuntimeError) as error:  # the latter is PyTorch's, of an op without a gradient
             self._refusal = f"{type(error).__name__}: {error}"
-        return self._with_program(forward_alone(self._block))
+        try:
+            return self._with_program(forward_alone(self._block))
+        except RuntimeError as error:
+            raise ExportError(f"PyTorch cannot trace the block: {str(error).splitlines()[0]}") from error
 
     def _with_program(self, graphs: Differentiated) -> tuple[Differentiated, Executable]:
         numbers = [torch.zeros((), dtype=torch.int64) for _ in range(self._block.values)]

@@ -22,6 +22,7 @@ PURE = FRESH | {len, range, tuple, frozenset, str, repr, id, type, hash, callabl
                 torch.is_tensor, torch.device, torch.Size}  # fmt: skip
 _BARE = (torch.nn.Module, FunctionType, MethodType, BuiltinFunctionType, type)
 GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
+OF_DTYPES = frozenset({torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.BoolTensor})  # the same, as classes
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "update", "add", "setdefault", "sort", "reverse", "discard",
                       "popitem", "appendleft", "popleft", "extendleft", "rotate", "__setitem__", "__delitem__"})  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
@@ -73,8 +74,8 @@ def holds_tensors(value: object, depth: int = 4) -> bool:
 
 def category_of(callee: object) -> str:
     """What a call would be: "torch" (PyTorch computes a tensor), "read" (a tensor's value on the host), "cast" (of `float(x)`: a read where
-    x is a tensor), "given" (a tensor made of data), "pure", "changing" (of a container), "maker" (a record of its arguments), "function"
-    (the user's), or "unknown"."""
+    x is a tensor), "given" (a tensor made of data; `data_category` says more), "pure", "changing" (of a container), "maker" (a record of
+    its arguments), "function" (the user's), or "unknown"."""
     if isinstance(callee, BuiltinFunctionType):
         return _builtin_category(callee)
     if isinstance(callee, type):
@@ -91,6 +92,17 @@ def category_of(callee: object) -> str:
             return "torch"
         return "torch" if _is_torch(function.__module__) else "function"
     return "torch" if _is_torch(getattr(type(callee), "__module__", None)) else "unknown"
+
+
+def data_category(arguments: tuple[object, ...], named: dict[str, object]) -> str:
+    """What a call of one of `GIVEN` makes: "number" is a tensor of one, "numbers" of a list of whole ones, which blocks can make, too;
+    "given" all others."""
+    if len(arguments) != 1 or named.keys() - {"dtype"}:
+        return "given"
+    (data,) = arguments
+    if type(data) in (bool, int, float):
+        return "number"
+    return "numbers" if type(data) in (list, tuple) and data and all(type(each) is int for each in data) else "given"  # pyright: ignore
 
 
 def _builtin_category(callee: BuiltinFunctionType) -> str:
@@ -115,6 +127,8 @@ def _builtin_category(callee: BuiltinFunctionType) -> str:
 def _class_category(callee: type) -> str:
     if callee in CASTS:
         return "cast"
+    if callee in OF_DTYPES:
+        return "given"
     if callee in PURE or issubclass(callee, BaseException):
         return "pure"
     if issubclass(callee, tuple) and hasattr(callee, "_fields"):
