@@ -1,6 +1,7 @@
 """Options and fixtures of all tests."""
 
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -34,10 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays to the end: the collector need not look at it again and again (a tenth of the time of all tests was its)."""
+    """What is imported stays to the end: the collector need not look at it again and again (a tenth of the time of all tests was its).
+
+    pytest listens to every logger that does not propagate, so PyTorch would write down for it each symbol and guard, with its stack.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+    logging.getLogger("torch.__trace").propagate = True
 
 
 def pytest_sessionfinish() -> None:
