@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from onnx import TensorProto
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from disc.frontend.untraced import untraced
 
@@ -44,11 +45,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A tensor of rank 0 (`scalar`) or 1, of integers or bools that are computed from sizes, at least one of them a symbol."""
+    """A tensor of rank 0 (`scalar`) or 1, of integers or bools (0 and 1) that are computed from sizes, at least one of them a symbol.
+
+    decided: of a comparison of two numbers, what it is for the example's sizes, which each call is checked for.
+    """
 
     numbers: tuple[Number, ...]
     scalar: bool = False
     dtype: torch.dtype = torch.int64
+    decided: Callable[[], bool] | None = None
 
     def tensor(self) -> torch.Tensor:
         parts = [torch.scalar_tensor(number, dtype=self.dtype) for number in self.numbers]
@@ -125,6 +130,22 @@ def larger(one: Number, other: Number) -> Number:
 
 def smaller(one: Number, other: Number) -> Number:
     return cast(Number, torch.sym_min(one, other))
+
+
+def at_most(count: Number, most: int) -> Number:
+    """The lesser of both. PyTorch takes every size to be at least 2, and the lesser of it and 1 or 2 to be that."""
+    if isinstance(count, torch.SymInt) and 0 < most <= 2:
+        env, size = count.node.shape_env, count.node.expr
+        if env.bound_sympy(size).lower >= most:
+            known = {each: env.var_to_range[each] for each in size.free_symbols}
+            from_zero = {each: ValueRanges(min(values.lower, 0), values.upper) for each, values in known.items()}
+            return most if bound_sympy(size, from_zero).lower >= most else (most + 1) * count // (count + 1)
+    return smaller(count, most)
+
+
+def any_of(count: Number) -> Number:
+    """1, or 0 for a count of 0."""
+    return at_most(count, 1)
 
 
 def sizes_value(numbers: tuple[Number, ...], *, scalar: bool = False, dtype: torch.dtype = torch.int64) -> Sizes | Constant:

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from disc.errors import DiscError
 from disc.frontend.onnx.node import Node, Subgraph, Traced
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import (
@@ -37,25 +38,68 @@ def _known_truth(value: Value) -> bool | None:
     known = sizes_of(value)
     if known is None and isinstance(value, Constant) and value.data.numel() == 1:
         return bool(numbers(value)[0])
-    return bool(known.numbers[0]) if known is not None and len(known.numbers) == 1 else None
+    if known is None or len(known.numbers) != 1:
+        return None
+    return known.decided() if known.decided is not None else bool(known.numbers[0])
+
+
+BRANCHES = ("then_branch", "else_branch")
+
+
+class _OfSizes(RuntimeError):
+    """Branches give sizes, which are to stay numbers."""
 
 
 def _if(node: Node) -> Result:
+    sizes = node.sizes(0)
+    number = sizes.numbers[0] if sizes is not None and len(sizes.numbers) == 1 else None
+    if isinstance(number, torch.SymInt):
+        try:
+            return _branches(node, cast(bool, number > 0))
+        except _OfSizes:
+            return _picked(node, number)
+        except (RuntimeError, DiscError):  # results of other shapes, or a branch that cannot be traced with the example's sizes
+            pass  # the example decides, and each call is checked
     known = _known_truth(node.value(0))
     if known is not None:
-        return node.run(node.attr_graph("then_branch" if known else "else_branch"), ())
-    branches = [node.traced(node.attr_graph(name)) for name in ("then_branch", "else_branch")]
+        return node.run(node.attr_graph(BRANCHES[not known]), ())
+    return _branches(node, node.tensor(0).reshape([]))
+
+
+def _branches(node: Node, condition: Tensor | bool) -> Result:
+    """condition: data, or a comparison of sizes. Raises: RuntimeError where sizes choose between results of other shapes, _OfSizes."""
+    found: dict[int, tuple[list[list[str]], list[Sizes | None]]] = {}
+    branches = [node.traced(node.attr_graph(name)) for name in BRANCHES]
     operands, order = distinct([*branches[0].operands, *branches[1].operands])
     own = order[: len(branches[0].operands)], order[len(branches[0].operands) :]
 
     def taken(which: int) -> Callable[..., list[Tensor]]:
         def function(*given: Leaf) -> list[Tensor]:
-            results = branches[which].call((), [given[place] for place in own[which]])
-            return [node.as_tensor(each, "a result of a branch on data").clone() for each in results]
+            values = branches[which].call((), [given[place] for place in own[which]])
+            results = [node.as_tensor(each, "a result of a branch on data").clone() for each in values]
+            found[which] = [list(map(str, each.shape)) for each in results], list(map(sizes_of, values))
+            (shapes, sizes), (others, other_sizes) = found[which], found.get(1 - which, found[which])
+            if not isinstance(condition, Tensor) and shapes != others:
+                raise RuntimeError("the branches' results differ in shape")
+            if not isinstance(condition, Tensor) and len(found) == 2 and all((*sizes, *other_sizes)):
+                raise _OfSizes
+            return results
 
         return function
 
-    return tuple(HIGHER.cond(node.tensor(0).reshape([]), taken(0), taken(1), tuple(operands)))
+    return tuple(HIGHER.cond(condition, taken(0), taken(1), tuple(operands)))
+
+
+def _picked(node: Node, first: Number) -> Result:
+    """Of branches that give sizes. first: 1 where it is the first branch, else 0."""
+    results = [list(map(sizes_of, node.run(node.attr_graph(name), ()))) for name in BRANCHES]
+    return tuple(
+        sizes_value(
+            tuple(first * a + (1 - first) * b for a, b in zip(one.numbers, other.numbers, strict=True)), scalar=one.scalar, dtype=one.dtype
+        )
+        for one, other in zip(*results, strict=True)
+        if one is not None and other is not None
+    )
 
 
 def _loop(node: Node) -> Result:

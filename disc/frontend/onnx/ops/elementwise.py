@@ -15,7 +15,7 @@ from torch import Tensor
 from disc.frontend.onnx.narrow import encoded
 from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.tensors import DTYPES, NARROW
-from disc.frontend.onnx.values import INTEGERS, Narrow, NodeError, Number, Result, Sizes, dtype_of, larger, sizes_value, smaller
+from disc.frontend.onnx.values import INTEGERS, Narrow, NodeError, Number, Result, Sizes, any_of, dtype_of, larger, sizes_value, smaller
 
 Rule = Callable[[Node], Result]
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
@@ -25,26 +25,28 @@ def unary(function: Callable[[Tensor], Tensor]) -> Rule:
     return lambda node: function(node.tensor(0))
 
 
-def _binary(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], Number] | None = None) -> Rule:
-    """on_sizes: the same on numbers of Python."""
+def _binary(
+    function: Callable[[Tensor, Tensor], Tensor],
+    on_sizes: Callable[[Number, Number], Number] | None = None, dtype: torch.dtype | None = None,
+) -> Rule:  # fmt: skip
+    """on_sizes: the same on numbers of Python. dtype: of the results, where it is not that of the operands."""
 
     def rule(node: Node) -> Result:
         known = [node.sizes(0), node.sizes(1)]
         if on_sizes is not None and all(known):
             left, right = (each for each in known if each is not None)
             if len(left.numbers) == len(right.numbers) or 1 in (len(left.numbers), len(right.numbers)):
-                return _on_sizes(on_sizes, left, right)
+                return _on_sizes(on_sizes, left, right, dtype)
         return function(node.tensor(0), node.tensor(1))
 
     return rule
 
 
-def _on_sizes(function: Callable[[Number, Number], Number], left: Sizes, right: Sizes) -> Result:
+def _on_sizes(function: Callable[[Number, Number], Number], left: Sizes, right: Sizes, dtype: torch.dtype | None) -> Result:
     count = 0 if 0 in (len(left.numbers), len(right.numbers)) else max(len(left.numbers), len(right.numbers))
     pairs = zip(_repeated(left, count), _repeated(right, count), strict=True)
     results = tuple(function(a, b) for a, b in pairs)
-    dtype = torch.bool if any(isinstance(each, bool) for each in results) else left.dtype
-    return sizes_value(results, scalar=left.scalar and right.scalar, dtype=dtype)
+    return sizes_value(results, scalar=left.scalar and right.scalar, dtype=dtype or left.dtype)
 
 
 def _repeated(sizes: Sizes, count: int) -> Sequence[Number]:
@@ -121,7 +123,7 @@ def cast(node: Node, kind: int) -> Result:
         saturate, rounding = bool(node.attr_int("saturate", 1)), node.attr_text("round_mode", "up")
         return Narrow(encoded(node.tensor(0), kind, saturate=saturate, rounding=rounding), kind)
     known, dtype = node.sizes(0), DTYPES[kind]
-    if known is not None and dtype in INTEGERS and known.dtype in INTEGERS:
+    if known is not None and dtype in INTEGERS:
         return sizes_value(known.numbers, scalar=known.scalar, dtype=dtype)
     return node.tensor(0).to(dtype)
 
@@ -133,7 +135,7 @@ def _where(node: Node) -> Result:
         lengths = {len(each.numbers) for each in (chosen, one, other)}
         if len(lengths - {1}) <= 1 and 0 not in lengths:
             rows = zip(*(_repeated(each, max(lengths)) for each in (chosen, one, other)), strict=True)
-            picked = tuple(a if take else b for take, a, b in rows)
+            picked = tuple(take * a + (1 - take) * b if isinstance(take, torch.SymInt) else a if take else b for take, a, b in rows)
             return sizes_value(picked, scalar=chosen.scalar and one.scalar and other.scalar, dtype=one.dtype)
     return torch.where(node.tensor(0), node.tensor(1), node.tensor(2))
 
@@ -143,6 +145,13 @@ def _negate(node: Node) -> Result:
     if known is not None and known.dtype in INTEGERS:
         return sizes_value(tuple(-each for each in known.numbers), scalar=known.scalar, dtype=known.dtype)
     return torch.neg(node.tensor(0))
+
+
+def _not(node: Node) -> Result:
+    known = node.sizes(0)
+    if known is not None:
+        return sizes_value(tuple(1 - each for each in known.numbers), scalar=known.scalar, dtype=known.dtype)
+    return torch.logical_not(node.tensor(0))
 
 
 def _is_infinite(node: Node) -> Tensor:
@@ -207,8 +216,31 @@ def _bit_cast(node: Node) -> Tensor:
     return x.to(dtype) if x.dtype == torch.bool else x.view(dtype)  # true is stored as 1
 
 
-def _compare(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], bool]) -> Rule:
-    return _binary(function, lambda a, b: bool(on_sizes(a, b)))
+def _compare(
+    function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], Number], asked: Callable[[Number, Number], bool]
+) -> Rule:
+    """on_sizes: 1 where it holds, else 0. asked: as Python compares, so that messages say what was asked."""
+    compared = _binary(function, on_sizes, torch.bool)
+
+    def rule(node: Node) -> Result:
+        result = compared(node)
+        if not isinstance(result, Sizes) or len(result.numbers) != 1:
+            return result
+        (left,), (right,) = node.integers(0, "operands"), node.integers(1, "operands")
+        return replace(result, decided=lambda: bool(asked(left, right)))
+
+    return rule
+
+
+def _above(a: Number, b: Number) -> Number:
+    """1 where a > b, else 0: of sizes a number again, as what follows may compute with it, and a branch depend on it."""
+    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
+        return any_of(larger(a, b) - b)
+    return int(a > b)
+
+
+def _same(a: Number, b: Number) -> Number:
+    return 1 - any_of(larger(a, b) - smaller(a, b))
 
 
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -274,16 +306,18 @@ RULES: dict[str, Rule] = {
     "Asinh": unary(torch.asinh), "Atan": unary(torch.atan), "Atanh": unary(torch.atanh), "Ceil": unary(torch.ceil),
     "Cos": unary(torch.cos), "Cosh": unary(torch.cosh), "Erf": unary(torch.erf), "Exp": unary(torch.exp), "Floor": unary(torch.floor),
     "HardSwish": unary(F.hardswish), "IsNaN": unary(torch.isnan), "Log": unary(torch.log), "Mish": unary(F.mish), "Neg": _negate,
-    "Not": unary(torch.logical_not), "Reciprocal": unary(torch.reciprocal), "Relu": unary(torch.relu), "Round": unary(torch.round),
+    "Not": _not, "Reciprocal": unary(torch.reciprocal), "Relu": unary(torch.relu), "Round": unary(torch.round),
     "Sigmoid": unary(torch.sigmoid), "Sign": unary(torch.sign), "Sin": unary(torch.sin), "Sinh": unary(torch.sinh),
     "Softplus": unary(F.softplus), "Softsign": unary(F.softsign), "Sqrt": unary(torch.sqrt), "Tan": unary(torch.tan),
     "Tanh": unary(torch.tanh), "BitwiseNot": unary(torch.bitwise_not), "Identity": lambda node: node.value(0),
     "Add": _binary(torch.add, operator.add), "Sub": _binary(torch.sub, operator.sub), "Mul": _binary(torch.mul, operator.mul),
     "Div": _binary(_divide, _quotient), "Mod": _modulo, "Pow": _power, "BitShift": _shift,
     "BitwiseAnd": _binary(torch.bitwise_and), "BitwiseOr": _binary(torch.bitwise_or), "BitwiseXor": _binary(torch.bitwise_xor),
-    "And": _binary(torch.logical_and), "Or": _binary(torch.logical_or), "Xor": _binary(torch.logical_xor),
-    "Equal": _compare(torch.eq, operator.eq), "Greater": _compare(torch.gt, operator.gt), "Less": _compare(torch.lt, operator.lt),
-    "GreaterOrEqual": _compare(torch.ge, operator.ge), "LessOrEqual": _compare(torch.le, operator.le),
+    "And": _binary(torch.logical_and, smaller), "Or": _binary(torch.logical_or, larger), "Xor": _binary(torch.logical_xor),
+    "Equal": _compare(torch.eq, _same, operator.eq), "Greater": _compare(torch.gt, _above, operator.gt),
+    "Less": _compare(torch.lt, lambda a, b: _above(b, a), operator.lt),
+    "GreaterOrEqual": _compare(torch.ge, lambda a, b: 1 - _above(b, a), operator.ge),
+    "LessOrEqual": _compare(torch.le, lambda a, b: 1 - _above(a, b), operator.le),
     "Max": _extreme(torch.maximum, larger), "Min": _extreme(torch.minimum, smaller),
     "Sum": _sum, "Mean": lambda node: _sum(node) / len(node.inputs),
     "Cast": _cast, "CastLike": _cast_like, "BitCast": _bit_cast, "Where": _where, "Clip": _clip,

@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.ops import data_sizes
@@ -20,6 +19,8 @@ from disc.frontend.onnx.values import (
     Number,
     Result,
     Sizes,
+    any_of,
+    at_most,
     larger,
     numbers,
     sizes_of,
@@ -116,27 +117,56 @@ def _python_slice(start: Number, end: Number, step: int) -> slice:
 
 
 def _sliced(x: Tensor, axis: int, start: Number, end: Number, step: int) -> Tensor:
-    if step > 0:
-        size = x.shape[axis]
-        last = 2**63 - 1 if isinstance(end, int) and end >= END else end
-        if isinstance(last, torch.SymInt) and statically_known_true(last >= 0):
-            last = smaller(last, size)  # PyTorch would decide by the example which is smaller
-        if isinstance(size, torch.SymInt) and isinstance(start, int) and isinstance(last, int):  # likewise, of constants
-            if start <= -LEAST and last >= END:
-                start = larger(size, -start) + start
-            elif start == 0 and LEAST <= last < END:
-                last = smaller(size, last)
-        return torch.ops.aten.slice.Tensor(x, axis, start, last, step)
-    size = x.shape[axis]  # position p is position size - 1 - p of the reversed tensor
-    first = 0 if isinstance(start, int) and (start >= END or start == -1) else _mirrored(start, size)
-    last = 2**63 - 1 if isinstance(end, int) and end <= -END else _mirrored(end, size)
-    return torch.ops.aten.slice.Tensor(torch.flip(x, [axis]), axis, first, last, -step)
+    """Positions beyond an end stand for it, as the standard says; PyTorch's trace would decide by the example which do."""
+    size = x.shape[axis]
+    if step < 0:  # position p is position -1 - p of the reversed tensor
+        x, start, end = torch.flip(x, [axis]), _mirrored(start), _mirrored(end)
+    inner = step < 0 and isinstance(start, int) and start > 0  # backward, it starts at an element, not behind the last one
+    if _is_plain(start, end) and not inner:
+        return torch.ops.aten.slice.Tensor(x, axis, start, min(end, 2**63 - 1), abs(step))
+    first = smaller(start, size - any_of(size)) if inner else _position(start, size)
+    if isinstance(start, int) and isinstance(end, int) and (end > start or not inner):
+        length = larger(_length(start, end, size), any_of(size)) if inner else _length(start, end, size)
+    else:
+        length = larger(_position(end, size), first) - first
+    taken = torch.ops.aten.slice.Tensor(x, axis, first, first + length)
+    return taken if abs(step) == 1 else torch.ops.aten.slice.Tensor(taken, axis, 0, 2**63 - 1, abs(step))
 
 
-def _mirrored(position: Number, size: Number) -> Number:
-    if position < 0:
-        return -1 - position
-    return larger(size - 1 - position, 0)
+def _mirrored(place: Number) -> Number:
+    return -1 - place if not isinstance(place, int) or -END < place < END else 0 if place > 0 else END
+
+
+def _is_plain(start: Number, end: Number) -> bool:
+    """Whether it takes a number of elements at an end that the trace takes to be there, and each call is checked for: so their number is
+    known, as of the last one."""
+    if not isinstance(start, int) or not isinstance(end, int):
+        return False
+    return (start == 0 and end >= END) or 0 <= start < end < LEAST or (-LEAST < start < 0 and (end >= END or start < end < 0))
+
+
+def _position(place: Number, size: Number) -> Number:
+    """0 to `size`; a negative place counts from the end."""
+    if not isinstance(place, int):
+        return larger(place + size, 0) if place < 0 else smaller(place, size)
+    if place < 0:
+        return 0 if place <= -END else _beyond(size, -place)
+    return size if place >= END else at_most(size, place)
+
+
+def _beyond(size: Number, count: int) -> Number:
+    """How many elements there are but the first `count`; never negative, so that a size of 0 is no exception."""
+    return size - at_most(size, count) if count < LEAST else larger(size, count) - count
+
+
+def _length(start: int, end: int, size: Number) -> Number:
+    if start < 0 <= end < END:
+        return smaller(at_most(size, min(-start, end)), larger(end - start - size, 0))
+    if start < 0:
+        return smaller(_beyond(size, -end), max(end - start, 0)) if end < 0 else at_most(size, -start)
+    if end < 0:
+        return _beyond(size, start - end)
+    return _beyond(size, start) if end >= END else smaller(_beyond(size, start), max(end - start, 0))
 
 
 def _split(node: Node) -> Result:
