@@ -247,6 +247,23 @@ def test_branches_of_different_ranks_are_checked_in_every_call(tmp_path: Path) -
         compiled(torch.randn(1, 3))
 
 
+NONE = """
+none (float[n, 2] x) => (float[n, 2] sums, float[k] values, int64[k] first, int64[n] which, int64[k] counts) {
+  axis = Constant <value: tensor = int64 {0}> ()
+  sums = CumSum <exclusive: int = 1> (x, axis)
+  whole = Round (x)
+  values, first, which, counts = Unique (whole)
+}"""
+
+
+def test_running_sums_and_unique_elements_of_no_rows(tmp_path: Path) -> None:
+    model = save(NONE, tmp_path / "none.onnx")
+    compiled = disc.compile(tmp_path / "none.onnx", options=Options(cache=False))
+    for rows in (1, 5):
+        check(compiled, model, normal(rows, 2))
+    assert [tuple(each.shape) for each in compiled(torch.zeros(0, 2))] == [(0, 2), *[(0,)] * 4]
+
+
 BLOCK = """
 block (float[n, 4] x) => (float[n, 8] y) {
   y = local.twice (x)

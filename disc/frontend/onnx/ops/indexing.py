@@ -132,8 +132,8 @@ def _cumulative(function: Callable[[Tensor, int], Tensor], identity: int) -> Rul
         axis = axis_of(int(node.constants(1, "axis")[0]), x.dim())
         x = torch.flip(x, [axis]) if node.attr_int("reverse") else x
         if node.attr_int("exclusive"):
-            first = torch.full_like(x.narrow(axis, 0, 1), identity)
-            x = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+            first = torch.full([1 if dim == axis else size for dim, size in enumerate(x.shape)], identity, dtype=x.dtype)
+            x = torch.cat([first, x], axis).narrow(axis, 0, x.shape[axis])
         y = function(x, axis).to(x.dtype)
         return torch.flip(y, [axis]) if node.attr_int("reverse") else y
 
@@ -164,11 +164,12 @@ def _unique(node: Node) -> Result:
     lines = x.reshape(-1, 1) if axis is None else x.movedim(axis, 0).flatten(1)
     order = _order(lines)
     ordered = torch.index_select(lines, 0, order)
-    new = torch.cat([torch.ones(1, dtype=torch.bool), (ordered[1:] != ordered[:-1]).any(1)])[: order.shape[0]]
+    place = torch.arange(order.shape[0])
+    new = (ordered != torch.index_select(ordered, 0, torch.clamp(place - 1, min=0))).any(1) | (place == 0)
     group = torch.cumsum(new.to(torch.int64), 0) - 1
     which = torch.zeros_like(order).scatter(0, order, group)
     starts = torch.nonzero(new).squeeze(1)
-    ends = torch.cat([starts[1:], torch.full([1], x.numel() if axis is None else x.shape[axis])])
+    ends = torch.cat([starts, torch.full([1], x.numel() if axis is None else x.shape[axis])]).narrow(0, 1, starts.shape[0])
     first, counts = torch.index_select(order, 0, starts), ends - starts
     if not node.attr_int("sorted"):
         by_place = torch.argsort(first, stable=True)
