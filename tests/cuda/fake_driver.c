@@ -111,6 +111,7 @@ static block* blocks;
 static uint32_t state = 1;
 static int64_t fail_at = -1, crash_at = -1;
 static int32_t fail_with, lost, working;
+static const char* failed_call = "";
 static fake_counts counts;
 static int32_t (*executor)(const void*, int64_t, const char*, const uint32_t*, const uint64_t*, int32_t);
 static __thread context* current[16];
@@ -146,7 +147,14 @@ void fake_set_seed(uint32_t seed, int32_t percent) {
 void fake_fail(int64_t number, int32_t result) {
   lock();
   fail_at = number, fail_with = result, counts.calls = 0;
+  if (number >= 0) failed_call = "";
   unlock(0);
+}
+const char* fake_get_failed(void) {
+  lock();
+  const char* found = failed_call;
+  unlock(0);
+  return found;
 }
 void fake_crash(int64_t number) {
   lock();
@@ -190,11 +198,13 @@ void fake_set_protection(int32_t on) {
 /* --- calls ---------------------------------------------------------------------------------------------------------------------- */
 
 /* The result of a call before it does anything: it holds the lock from here on. */
-static int32_t begin(void) {
+static int32_t begin_call(const char* name) {
   lock();
-  if (counts.calls++ == fail_at) return fail_with;
-  return lost;
+  if (counts.calls++ != fail_at) return lost;
+  failed_call = name;
+  return fail_with;
 }
+#define begin() begin_call(__func__)
 
 static context* here(void) { return depth ? current[depth - 1] : NULL; }
 

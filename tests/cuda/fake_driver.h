@@ -50,6 +50,8 @@ void fake_set_seed(uint32_t seed, int32_t eager_percent);
 void fake_set_protection(int32_t on);
 /* The call of that number from now on fails, counted from 0, with this CUresult; -1 = none. */
 void fake_fail(int64_t number, int32_t result);
+/* The name of the call that failed so since; "" = none has. */
+const char* fake_get_failed(void);
 /* The launch of that number from now on, as they run, meets an illegal address; -1 = none. */
 void fake_crash(int64_t number);
 fake_counts fake_get_counts(void);

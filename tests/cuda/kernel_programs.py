@@ -18,6 +18,7 @@ from fused_programs import CONVOLUTION, Layers, Rows, Sums
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
+from disc.config import Options
 from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp.values import Array
 from disc.speculation.block_families import FAMILIES
@@ -224,6 +225,26 @@ def attention() -> Iterator[int]:
             shapes = ((1, 3, queries, 20), (1, 3, keys, 20), (1, 3, keys, 20), (1, 1, queries, keys))
             inputs = [random.normal(size=shape).astype("f4") for shape in shapes]
             yield program.check([round_to_bf16(each) for each in inputs] if dtype is torch.bfloat16 else inputs)
+    yield from _packed_attention(random)
+
+
+class Heads(nn.Module):
+    """Attention over a sequence."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (each.unflatten(-1, (2, 20)).transpose(1, 2) for each in x.chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def _packed_attention(random: np.random.Generator) -> Iterator[int]:
+    """Sequences of one token, of a block of rows and of more; and one with bounds beyond the tokens: nothing there is read."""
+    options = Options(packed=True, cache=False)
+    program = Checked.of_model(Heads(), (torch.randn(2, 5, 120),), ({0: DYNAMIC, 1: DYNAMIC},), options=options, tree=None)
+    for lengths, beyond in (((1, 16, 33), 0), ((19,), 100)):
+        ends = np.cumsum(lengths, dtype=np.int64)
+        bounds = ends - np.array(lengths, np.int64) - beyond, ends + beyond
+        x = random.normal(size=(1, sum(lengths), 120)).astype("f4")
+        yield program.check([x, *(np.repeat(each, lengths) for each in bounds), *bounds])
 
 
 def schedules() -> Iterator[int]:

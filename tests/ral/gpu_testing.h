@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -80,6 +82,15 @@ inline Numbers result(const ral_tensor& output, const Stream* stream) {
   return found;
 }
 
+// Whether the call that fake_fail made fail is one that the runtime makes again when memory was given back.
+inline bool failed_for_memory() {
+  const std::string failed = fake_get_failed();
+  for (const char* name : {"cuMemAlloc_v2", "cuMemAllocFromPoolAsync", "cuModuleLoadDataEx", "cuLaunchKernelEx"}) {
+    if (failed == name) return true;
+  }
+  return false;
+}
+
 // Lends memory of its own for results, as a framework does, on a stream; keeps count. fails: so many times there is none.
 struct Loans {
   const Stream& stream;
@@ -94,7 +105,9 @@ struct Loans {
     uint64_t place = 0;
     if ((loans->fails > 0 && loans->fails--) || (count > 0 && driver.allocate(&place, static_cast<size_t>(count) * 8))) return 1;
     loans->lent += 1;
-    *lent = {reinterpret_cast<void*>(place), new Loan{loans, place}, give_back};
+    auto* loan = static_cast<Loan*>(std::malloc(sizeof(Loan)));  // not by `new`, which tests let fail
+    *loan = {loans, place};
+    *lent = {reinterpret_cast<void*>(place), loan, give_back};
     return 0;
   }
 
@@ -107,7 +120,7 @@ struct Loans {
     auto* loan = static_cast<Loan*>(owner);
     if (loan->place) driver.free_async(loan->place, loan->from->stream.handle);
     loan->from->returned += 1;
-    delete loan;
+    std::free(loan);
   }
 };
 

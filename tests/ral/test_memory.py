@@ -5,8 +5,10 @@ from __future__ import annotations
 import resource
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from programs import build, manifest
 
 from disc.ral.executable import Executable
@@ -140,6 +142,17 @@ def test_the_memory_of_a_large_result_goes_to_the_next() -> None:
     for size in (8, 6, 5, 7, 8, 6, 8, 8):
         assert result(executable, size * MIB).ctypes.data == first
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
+
+
+def test_the_memory_of_a_result_that_cannot_be_handed_over_goes_to_the_next() -> None:
+    executable = results()
+    first = result(executable, 8 * MIB).ctypes.data
+    x: Any = np.array(8 * MIB)
+    methods = {"__dlpack__": lambda _, **how: x.__dlpack__(**how), "__dlpack_device__": lambda _: x.__dlpack_device__()}
+    for _ in range(2):
+        with pytest.raises(Exception, match="bad_cast"):
+            executable(type("Odd", (), {"__module__": 3, **methods})())
+        assert result(executable, 8 * MIB).ctypes.data == first
 
 
 def test_large_results_that_live_share_nothing() -> None:

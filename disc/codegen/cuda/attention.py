@@ -183,7 +183,8 @@ class _Attention:
             self._finish(e, results)
 
     def _each_segment(self, e: Emitter, results: tuple[Buffer, ...], row: str) -> None:
-        """The rows of a block sequence by sequence, each with its own keys alone: what another one holds, NaN too, does not reach it."""
+        """The rows of a block sequence by sequence, each with its own keys alone: what another one holds, NaN too, does not reach it.
+        Bounds outside of the tokens there are, which only a broken caller gives, are cut, so that nothing beyond them is read."""
         w, block, segments = e.w, self.block, self.segments
         assert segments is not None
         first, past = (e.leaves[node] for node in (segments.first, segments.past))
@@ -192,8 +193,9 @@ class _Attention:
         w.statement(f"place = {row}")
         with w.block(f"while place < {stop}:") as scope:
             integer = "tl.int64" if self.wide else "tl.int32"
-            begin = w.let(f"tl.load({first.pointer} + place).to({integer})", "i")
-            end = w.let(f"tl.load({past.pointer} + place).to({integer})", "i")
+            length = w.number(self.one.n)
+            begin = w.let(f"tl.minimum(tl.maximum(tl.load({first.pointer} + place), 0), {length}).to({integer})", "i")
+            end = w.let(f"tl.minimum(tl.maximum(tl.load({past.pointer} + place), {begin}), {length}).to({integer})", "i")
             rows = w.let(f"{row} + tl.arange(0, {block.rows})[:, None]", "i")
             live = w.let(f"({rows} >= place) & ({rows} < tl.minimum({end}, {stop}))", "m")
             w.bind("gm", Variable(rows, scope, frozenset({0}), live))

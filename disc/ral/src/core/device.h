@@ -102,8 +102,8 @@ class Device {
   // The memory of a result of a call: `head` bytes of this process, which are returned, and `bytes` of the device at *data. Null where
   // there is none. *capacity is what `release` wants to know.
   virtual void* acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) = 0;
-  // Of a GPU: the same around memory that somebody else has: `release` gives it back.
-  virtual void* adopt(int64_t, const ral_lent&, int64_t*) { return nullptr; }
+  // Of a GPU: the same around memory that somebody else has: `release` gives it back. Where it is null, the caller has to.
+  virtual void* adopt(int64_t, const ral_lent&, int64_t*) noexcept { return nullptr; }
   // Of a GPU: the same for a tensor that stays from call to call, whatever their streams: `release` waits for them.
   virtual void* acquire_lasting(int64_t, int64_t, void**, int64_t*) { return nullptr; }
   virtual void release(void* head, void* data, int64_t capacity) noexcept = 0;

@@ -283,10 +283,13 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
 }
 
 // The head of a result's memory, and where its elements lie: where somebody lends memory on the GPU, there. Null where there is none.
-int64_t* ral_exec::acquire_output(ral::Device& device, size_t index, const ral_tensor& wanted, int64_t bytes, void** data, int64_t* capacity) {
+int64_t* ral_exec::acquire_output(ral::Device& device, size_t index, const ral_tensor& wanted, int64_t bytes, void** data,
+                                  int64_t* capacity) {
   const int64_t head = ral::round_up((2 * int64_t{wanted.rank} + 1) * static_cast<int64_t>(sizeof(int64_t)));
   const ral::Lender& lender = ral::thread_lender();
-  if (!on_gpu_ || staged_ || !lender.lend || static_cast<int64_t>(index) >= lender.count) return static_cast<int64_t*>(device.acquire(*stream_, head, bytes, data, capacity));
+  if (!on_gpu_ || staged_ || !lender.lend || static_cast<int64_t>(index) >= lender.count) {
+    return static_cast<int64_t*>(device.acquire(*stream_, head, bytes, data, capacity));
+  }
   ral_lent lent{};
   const auto failed = [&] { return lender.lend(lender.state, &wanted, &lent) != 0; };
   if (failed() && (!stream_->give_back() || failed())) return nullptr;

@@ -86,6 +86,7 @@ struct ral_exec {
   ral::Stream* here() const { return on_gpu_ ? host_stream_.get() : stream_.get(); }
   bool run_library(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);
   bool run_here(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);
+  bool run_on_copies(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);
   bool is_cancelled();
   void count_fetch(int64_t bytes) { counts.fetches += 1, counts.fetched_bytes += bytes; }
   ral::Status make_output(size_t index, const int64_t* dims);

@@ -2,6 +2,7 @@
 #include "core/library.h"
 
 #include <memory>
+#include <new>
 
 #include "core/bytes.h"
 #include "core/clock.h"
@@ -43,8 +44,23 @@ bool ral_exec::run_library(const ral::Function& function, size_t kernel, size_t 
   return !call.failed();
 }
 
-// For a GPU: the function gets copies of its operands in this process's memory, for which the call waits, and what it makes goes back.
+// For a GPU: the function gets copies of its operands in this process's memory, for which the call waits, and what it makes goes back. That
+// memory is free afterwards, also where memory for something else runs out: when nothing is copied there any more.
 bool ral_exec::run_here(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args) {
+  const auto attempt = [&](auto body) {
+    try {
+      return body();
+    } catch (const std::bad_alloc&) {
+      return record(RAL_ERROR_MEMORY, "") == 0;
+    }
+  };
+  const bool good = attempt([&] { return run_on_copies(function, kernel, check, layout, args); });
+  if (!good) attempt([&] { return stream_->synchronize(failure()); });
+  if (host_stream_) host_stream_->finish(failure(), nullptr);
+  return good;
+}
+
+bool ral_exec::run_on_copies(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args) {
   if (is_cancelled()) return record(RAL_ERROR_CANCELLED, "the call was cancelled") == 0;
   if (!host_stream_) {
     host_program_ = ral::device_at(RAL_CPU, 0)->open_program();
@@ -65,7 +81,9 @@ bool ral_exec::run_here(const ral::Function& function, size_t kernel, size_t che
       sizes[i] = ral::bytes_of({nullptr, dims, nullptr, rank, dtype, RAL_CPU, 0});
       void* place = here.allocate(sizes[i], failure());
       copied[i] = reinterpret_cast<int64_t>(place);
-      if (!place) good = record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(sizes[i]) + " bytes for " + program_.signature.checks[check]) == 0;
+      if (!place) {
+        good = record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(sizes[i]) + " bytes for " + program_.signature.checks[check]) == 0;
+      }
       const bool read = good && sizes[i] > 0 && i < static_cast<size_t>(layout[0]);
       if (read) good = stream_->copy(place, reinterpret_cast<const void*>(args[i]), sizes[i], failure());
       if (read) bytes += sizes[i];
@@ -78,7 +96,7 @@ bool ral_exec::run_here(const ral::Function& function, size_t kernel, size_t che
   for (auto i = static_cast<size_t>(layout[0]); good && i < tensors; ++i) {
     if (sizes[i] > 0) good = stream_->copy(reinterpret_cast<void*>(args[i]), reinterpret_cast<const void*>(copied[i]), sizes[i], failure());
   }
-  return here.finish(failure(), nullptr) && good;
+  return good;
 }
 
 namespace ral {

@@ -56,7 +56,9 @@ void Counts::add(const Counts& other) {
 
 Program::~Program() {
   if (!weights.empty()) static_cast<void>(device->synchronize());  // calls may have returned before they were done
-  for (const void* weight : weights) device->drop_weight(weight);
+  for (const void* weight : weights) {
+    if (weight) device->drop_weight(weight);  // the last one may have none, where loading has failed
+  }
 }
 
 Status Program::load_file(const char* path, const ral_options& options) {
@@ -139,9 +141,7 @@ Status Program::finish_load(const ral_options& options, const std::string& isa, 
   on_device = device->open_program();
   weights.reserve(found.size());
   for (size_t slot = 0; slot < found.size(); ++slot) {
-    const void* placed = nullptr;
-    status = device->place_weight(found[slot], signature.weights[slot].size, &placed);
-    if (placed || status.ok()) weights.push_back(placed);
+    status = device->place_weight(found[slot], signature.weights[slot].size, &weights.emplace_back(nullptr));
     if (!status.ok()) return status;
   }
   return code.load(isa, shared_object);

@@ -1,5 +1,7 @@
 // Tensors of programs on GPUs that stay from call to call.
 #include <algorithm>
+#include <memory>
+#include <new>
 
 #include "core/bytes.h"
 #include "core/context.h"
@@ -19,8 +21,10 @@ Status ral_context::keep_tensor(const ral_tensor& from, ral_tensor* made) {
   ral::row_major_strides(from.dims, from.rank, dims + rank);
   dims[2 * rank] = capacity;
   *made = {data, dims, dims + rank, from.rank, from.dtype, device->number(), device->id()};
+  const auto release = [](ral_tensor* tensor) { ral::release_output(tensor); };
+  std::unique_ptr<ral_tensor, decltype(release)> unfinished(made);
   Status status = copy_numbers(from, *made, nullptr);
-  if (!status.ok()) ral::release_output(made);
+  if (status.ok()) static_cast<void>(unfinished.release());
   return status;
 }
 
@@ -35,7 +39,11 @@ Status ral_context::copy_numbers(const ral_tensor& from, const ral_tensor& to, v
   const auto calls = on_device->open();
   Status status, later;
   if (!calls->begin(stream, waits, &status)) return status;
-  if (bytes > 0) calls->copy(to.data, from.data, bytes, &status);
+  try {
+    if (bytes > 0) calls->copy(to.data, from.data, bytes, &status);
+  } catch (const std::bad_alloc&) {  // for the message of a failure
+    status = error(RAL_ERROR_MEMORY, "");
+  }
   ral::Fault none;
   calls->finish(status.ok() ? &status : &later, &none);
   return status;

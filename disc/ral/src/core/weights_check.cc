@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
-#include <system_error>
 
 #include "core/file.h"
 
@@ -21,8 +21,8 @@ WeightsCheck::WeightsCheck(std::span<const uint8_t> region, const Digest& expect
   for (size_t i = 0; i < std::min<size_t>(count_, threads_.size()); ++i) {
     try {
       threads_[i] = std::thread([this] { hash_chunks(); });
-    } catch (const std::system_error&) {
-      return;  // no more threads for this process: whoever waits hashes what is left
+    } catch (const std::exception&) {
+      return;  // no more threads or memory for this process: whoever waits hashes what is left
     }
   }
 }

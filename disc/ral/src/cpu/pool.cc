@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include "cpu/cores.h"
@@ -97,8 +97,8 @@ class Pool final : ForkAware {
     for (int32_t i = count.load(std::memory_order_relaxed); i < wanted; ++i) {
       try {
         std::thread([this, i] { serve(workers[static_cast<size_t>(i)]); }).detach();
-      } catch (const std::system_error&) {
-        return;  // the process may have no more threads: the launch runs on those there are
+      } catch (const std::exception&) {
+        return;  // the process may have no more threads or memory: the launch runs on those there are
       }
       count.store(i + 1, std::memory_order_release);
     }

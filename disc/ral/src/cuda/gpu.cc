@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <new>
 
 #include "core/bytes.h"
 #include "core/fork.h"
@@ -156,9 +157,9 @@ void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int
   return block;
 }
 
-void* Gpu::adopt(int64_t head, const ral_lent& lent, int64_t* capacity) {
-  auto result = std::make_unique<Owned>(Owned{0, nullptr, false, lent});
-  void* block = acquire_block(head, &result->capacity);
+void* Gpu::adopt(int64_t head, const ral_lent& lent, int64_t* capacity) noexcept {
+  std::unique_ptr<Owned> result(new (std::nothrow) Owned{0, nullptr, false, lent});
+  void* block = result ? acquire_block(head, &result->capacity) : nullptr;
   if (block) *capacity = reinterpret_cast<int64_t>(result.release());
   return block;
 }
@@ -219,18 +220,19 @@ Status Gpu::synchronize() {
 }
 
 int32_t Gpu::take_stream(StreamHandle* stream) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_streams_.empty()) {
-      *stream = idle_streams_.back();
-      idle_streams_.pop_back();
-      return kSuccess;
-    }
+  const std::lock_guard lock(mutex_);
+  if (!idle_streams_.empty()) {
+    *stream = idle_streams_.back();
+    idle_streams_.pop_back();
+    return kSuccess;
   }
-  return driver.create_stream(stream, kNonBlocking);
+  idle_streams_.reserve(streams_ + 1);  // of all streams, so that giving one back cannot fail
+  const int32_t failed = driver.create_stream(stream, kNonBlocking);
+  if (!failed) ++streams_;
+  return failed;
 }
 
-void Gpu::give_stream(StreamHandle stream) {
+void Gpu::give_stream(StreamHandle stream) noexcept {
   const std::lock_guard lock(mutex_);
   idle_streams_.push_back(stream);
 }

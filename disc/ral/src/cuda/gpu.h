@@ -41,7 +41,7 @@ class Gpu final : public Device {
 
   std::unique_ptr<DeviceProgram> open_program() override;
   void* acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) override;
-  void* adopt(int64_t head, const ral_lent& lent, int64_t* capacity) override;
+  void* adopt(int64_t head, const ral_lent& lent, int64_t* capacity) noexcept override;
   void* acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* capacity) override;
   void release(void* head, void* data, int64_t capacity) noexcept override;
   Status place_weight(const void* from, int64_t bytes, const void** placed) override;
@@ -73,7 +73,7 @@ class Gpu final : public Device {
 
   // Streams of our own, which outlive programs: memory of results is freed on them.
   int32_t take_stream(StreamHandle* stream);
-  void give_stream(StreamHandle stream);
+  void give_stream(StreamHandle stream) noexcept;
 
   // The status of a failed call of the driver, or of the library of products (kProductStatus): "cuda:0: copy failed: ...". After a fatal one every later `check_alive` fails, too.
   Status failure(const std::string& what, int32_t result);
@@ -87,6 +87,7 @@ class Gpu final : public Device {
   PoolHandle pool_ = nullptr;
   int32_t architecture_ = 0, processors_ = 0, shared_ = 0;  // constant once open
   std::vector<StreamHandle> idle_streams_;
+  size_t streams_ = 0;  // that there are, idle or not
   std::unique_ptr<Products> products_;
   std::string lost_;
   std::atomic<bool> is_lost_{false};

@@ -213,8 +213,9 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
   const int32_t failed = nanoseconds ? timed(submitted, nanoseconds) : submitted();
   if (!failed) return true;
   return this->check(failed,
-                     "launch of kernel '" + std::string(launch.name) + "' (grid " + grid_text({config.grid[0], config.grid[1], config.grid[2]}) +
-                         ", " + std::to_string(kernel.threads) + " threads, " + std::to_string(kernel.shared) + " bytes of shared memory" + scratch_text(bytes) + ")",
+                     "launch of kernel '" + std::string(launch.name) + "' (grid " +
+                         grid_text({config.grid[0], config.grid[1], config.grid[2]}) + ", " + std::to_string(kernel.threads) +
+                         " threads, " + std::to_string(kernel.shared) + " bytes of shared memory" + scratch_text(bytes) + ")",
                      failure);
 }
 
@@ -275,8 +276,9 @@ bool GpuStream::launch_product(const ral_gpu_product& product, const ral_launch&
                            numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]};
   if (sizes.m <= 0 || sizes.n <= 0 || sizes.batch <= 0) return true;
   const auto what = [&](size_t workspace) {
-    return "the product of " + name + " (" + std::to_string(sizes.batch) + " of " + std::to_string(sizes.m) + " x " + std::to_string(sizes.n) +
-           ", " + std::to_string(sizes.k) + " values of k" + scratch_text(static_cast<int64_t>(workspace)) + ") by cuBLASLt";
+    return "the product of " + name + " (" + std::to_string(sizes.batch) + " of " + std::to_string(sizes.m) + " x " +
+           std::to_string(sizes.n) + ", " + std::to_string(sizes.k) + " values of k" + scratch_text(static_cast<int64_t>(workspace)) +
+           ") by cuBLASLt";
   };
   if (!are_sizes(product, sizes)) {
     *failure = error(RAL_ERROR_INTERNAL, what(0) + " has sizes that do not fit each other (compiler bug)");
@@ -410,7 +412,8 @@ bool GpuStream::replay(const Recording& recording, std::span<void* const> places
 bool GpuStream::check(int32_t failed, const std::string& what, Status* failure) {
   *failure = gpu_.failure(what, failed);
   if (is_fatal(failed) && recent_count_ > 0) {
-    failure->message += "; the last launches, of which an earlier one may be to blame (CUDA_LAUNCH_BLOCKING=1 tells which): " + recent_text();
+    failure->message +=
+        "; the last launches, of which an earlier one may be to blame (CUDA_LAUNCH_BLOCKING=1 tells which): " + recent_text();
   }
   return false;
 }

@@ -1,4 +1,5 @@
-// Convolutions in tiles, and the gradients of their kernels: what the op says is asked here, and the work divided; the method is winograd.h's.
+// Convolutions in tiles, and the gradients of their kernels: what the op says is asked here, and the work divided; the method is
+// winograd.h's.
 #include "library/winograd.h"
 
 #include <algorithm>
@@ -117,11 +118,13 @@ void tiled_convolution(LibraryCall& call) {
   if (w == nullptr || matrices == nullptr) return;
   const winograd::Functions& own = functions(shape);
   const int64_t units = shape.out() / winograd::kUnit;
-  const bool done = call.parallel(units, cost_of(shape, 1), 0, [&](int64_t begin, int64_t end, char*) { own.kernels(shape, w, matrices, begin, end); });
+  const bool done =
+      call.parallel(units, cost_of(shape, 1), 0, [&](int64_t begin, int64_t end, char*) { own.kernels(shape, w, matrices, begin, end); });
   if (!done) return;
-  call.parallel(bands, cost_of(shape, shape.band() * shape.across()), shape.scratch(winograd::kBlock), [&](int64_t begin, int64_t end, char* scratch) {
-    own.convolve(shape, x, w, matrices, static_cast<char*>(result.data), begin, end, reinterpret_cast<float*>(scratch));
-  });
+  call.parallel(bands, cost_of(shape, shape.band() * shape.across()), shape.scratch(winograd::kBlock),
+                [&](int64_t begin, int64_t end, char* scratch) {
+                  own.convolve(shape, x, w, matrices, static_cast<char*>(result.data), begin, end, reinterpret_cast<float*>(scratch));
+                });
 }
 
 void kernel_gradient(LibraryCall& call) {
@@ -129,21 +132,24 @@ void kernel_gradient(LibraryCall& call) {
   Shape shape;
   if (!read_shape(call, source, result, given, &shape)) return;
   const auto *x = static_cast<const char*>(source.data), *dy = static_cast<const char*>(given.data);
-  const int64_t tiles = shape.images * shape.down() * shape.across(), elements = shape.outputs * shape.channels * shape.window * shape.window;
+  const int64_t tiles = shape.images * shape.down() * shape.across(),
+                elements = shape.outputs * shape.channels * shape.window * shape.window;
   if (elements == 0) return;
   if (tiles == 0) return static_cast<void>(std::memset(result.data, 0, elements * shape.elements.bytes));
-  const int64_t parts = std::clamp<int64_t>(std::min(tiles / kPartTiles, shape.images), 1, kMostParts);  // by the sizes alone: sums are the same
+  const int64_t parts =
+      std::clamp<int64_t>(std::min(tiles / kPartTiles, shape.images), 1, kMostParts);  // by the sizes alone: sums are the same
   const bool narrowed = shape.elements.bytes != 4;
   auto* sums = reinterpret_cast<float*>(call.memory(parts * shape.matrices() * 4));
   auto* gradients = static_cast<float*>(narrowed ? static_cast<void*>(call.memory(elements * 4)) : result.data);
   if (sums == nullptr || gradients == nullptr) return;
   const winograd::Functions& own = functions(shape);
-  bool done = call.parallel(parts, cost_of(shape, tiles / parts), shape.scratch(winograd::kSummed), [&](int64_t begin, int64_t end, char* scratch) {
-    for (int64_t part = begin; part < end; ++part) {
-      own.gradient(shape, x, dy, sums + part * shape.matrices(), shape.images * part / parts, shape.images * (part + 1) / parts,
-                   reinterpret_cast<float*>(scratch));
-    }
-  });
+  bool done =
+      call.parallel(parts, cost_of(shape, tiles / parts), shape.scratch(winograd::kSummed), [&](int64_t begin, int64_t end, char* scratch) {
+        for (int64_t part = begin; part < end; ++part) {
+          own.gradient(shape, x, dy, sums + part * shape.matrices(), shape.images * part / parts, shape.images * (part + 1) / parts,
+                       reinterpret_cast<float*>(scratch));
+        }
+      });
   if (!done) return;
   const int64_t places = shape.window * shape.window;
   done = call.parallel(shape.channels, cost_of(shape, parts), 0, [&](int64_t begin, int64_t end, char*) {

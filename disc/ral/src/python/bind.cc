@@ -24,6 +24,7 @@
 
 namespace nb = nanobind;
 using ral::python::Borrowed;
+using ral::python::Outputs;
 using ral::python::Stored;
 using ral::python::without_gil;
 
@@ -53,9 +54,9 @@ class WeightBuffers {
     for (auto& view : views_) PyBuffer_Release(view.get());
   }
   const void* add(nb::handle weight) {
-    auto view = std::make_unique<Py_buffer>();
-    if (PyObject_GetBuffer(weight.ptr(), view.get(), PyBUF_C_CONTIGUOUS) != 0) nb::raise_python_error();
-    return views_.emplace_back(std::move(view))->buf;
+    Py_buffer* view = views_.emplace_back(std::make_unique<Py_buffer>()).get();  // of nothing so far
+    if (PyObject_GetBuffer(weight.ptr(), view, PyBUF_C_CONTIGUOUS) != 0) nb::raise_python_error();
+    return view->buf;
   }
 
  private:
@@ -155,58 +156,31 @@ nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb:
   ral_context* handle = context.get();
   const ral::python::Kind kind = inputs.kind(context.like);
   void* stream = ral::python::stream_of(kind, ral_device_id(handle));
-  std::vector<ral_tensor> outputs(static_cast<size_t>(ral_output_count(handle)));
+  Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   Borrowed given;
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true, true);
-  const ral::python::FrameworkMemory memory(kind, outputs.size());
+  const ral::python::FrameworkMemory memory(kind, static_cast<size_t>(outputs.count()));
   check(without_gil([&] {
     return ral_call_on(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
-                       out.is_none() ? static_cast<int32_t>(outputs.size()) : given.count(), stream);
+                       out.is_none() ? outputs.count() : given.count(), stream);
   }));
-  return out.is_none() ? ral::python::results(kind, outputs, context.single) : out;
+  return out.is_none() ? ral::python::results(kind, outputs.all(), context.single) : out;
 }
 
 nb::object call(const Context& loaded, const nb::tuple& arguments, const nb::object& out) {
   ral::python::ask_python();
   ral_context* handle = loaded.get();
-  const int32_t output_count = ral_output_count(handle);
   Borrowed inputs, given;
   inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false, !loaded.open_gpu.is_none());
   if (inputs.on_gpu() >= 0) return call_on_gpu(on_gpu(loaded, inputs), inputs, out);
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true);
-  std::vector<ral_tensor> outputs(static_cast<size_t>(output_count));
+  Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   check(without_gil([&] {
     return ral_call(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
-                    out.is_none() ? output_count : given.count());
+                    out.is_none() ? outputs.count() : given.count());
   }));
-  return out.is_none() ? ral::python::results(inputs.kind(loaded.like), outputs, loaded.single) : out;
+  return out.is_none() ? ral::python::results(inputs.kind(loaded.like), outputs.all(), loaded.single) : out;
 }
-
-// The outputs of a call in groups, each handed to Python or released once.
-class Outputs {
- public:
-  explicit Outputs(size_t count) : tensors_(count) {}
-  Outputs(const Outputs&) = delete;
-  Outputs& operator=(const Outputs&) = delete;
-  ~Outputs() {
-    if (made_)
-      for (size_t i = taken_; i < tensors_.size(); ++i) ral_release(&tensors_[i]);
-  }
-  ral_tensor* data() { return tensors_.data(); }
-  int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
-  void made() { made_ = true; }
-  const ral_tensor& back(size_t from_end) const { return tensors_[tensors_.size() - from_end]; }
-  std::vector<ral_tensor> take(size_t count) {
-    const auto begin = tensors_.begin() + static_cast<std::ptrdiff_t>(taken_);
-    taken_ += count;
-    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
-  }
-
- private:
-  std::vector<ral_tensor> tensors_;
-  size_t taken_ = 0;
-  bool made_ = false;
-};
 
 // As call_keeping: what is kept stays on the GPU, as `Stored`. Calls on another stream than the one before wait for each other.
 nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
@@ -222,16 +196,14 @@ nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
   const ral::python::FrameworkMemory memory(kind, results);
   if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
   check(without_gil([&] { return ral_call_on(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count(), stream); }));
-  outputs.made();
   for (size_t i = 0; i < loaded.written.size(); ++i) {
     const ral_tensor &from = outputs.back(loaded.written.size() - i), &to = inputs.tensors()[loaded.written[i]];
     check(without_gil([&] { return ral_copy_numbers(handle, &from, &to, stream); }));
   }
   if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
-  std::vector<ral_tensor> first = outputs.take(results);
-  nb::object result = ral::python::results(kind, first, loaded.single);
+  nb::object result = ral::python::results(kind, outputs.next(results), loaded.single);
   nb::list held;
-  for (size_t i = 0; i < loaded.kept; ++i) held.append(nb::cast(std::make_unique<Stored>(program, handle, outputs.take(1)[0])));
+  for (ral_tensor& each : outputs.next(loaded.kept)) held.append(nb::cast(std::make_unique<Stored>(program, handle, each)));
   return nb::make_tuple(result, nb::tuple(held));
 }
 
@@ -249,9 +221,9 @@ nb::object keep_on(const Context& context, const nb::object& array, int32_t gpu,
   ral_context* handle = nb::cast<const Context&>(program).get();
   Borrowed from;
   from.add_all(nb::make_tuple(array), [&](int32_t) { return ral_input_info(context.get(), input); }, "state", false);
-  ral_tensor made{};
-  check(without_gil([&] { return ral_keep_tensor(handle, from.tensors(), &made); }));
-  return nb::cast(std::make_unique<Stored>(program, handle, made));
+  Outputs made(1);
+  check(without_gil([&] { return ral_keep_tensor(handle, from.tensors(), made.data()); }));
+  return nb::cast(std::make_unique<Stored>(program, handle, *made.data()));
 }
 
 // Writes its numbers to a contiguous NumPy array of the same dtype and size.
@@ -271,11 +243,9 @@ nb::tuple call_keeping(const Context& context, const nb::tuple& arguments) {
   if (inputs.on_gpu() >= 0) return call_keeping_on_gpu(context, inputs);
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   check(without_gil([&] { return ral_call(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count()); }));
-  outputs.made();
   const size_t results = static_cast<size_t>(outputs.count()) - context.kept - context.written.size();
-  std::vector<ral_tensor> first = outputs.take(results), kept = outputs.take(context.kept);
-  nb::object result = ral::python::results(inputs.kind(context.like), first, context.single);
-  nb::object held = ral::python::results({}, kept, false);
+  nb::object result = ral::python::results(inputs.kind(context.like), outputs.next(results), context.single);
+  nb::object held = ral::python::results({}, outputs.next(context.kept), false);
   for (size_t i = 0; i < context.written.size(); ++i) {
     const ral_tensor& input = inputs.tensors()[context.written[i]];
     if (ral::python::copy_elements(outputs.back(context.written.size() - i), input) == RAL_OK) continue;

@@ -384,21 +384,23 @@ nb::object exchanged(const DLPackExchangeAPI* exchange, Owner* owner, const ral_
   return nb::steal(static_cast<PyObject*>(object));
 }
 
-nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor& output) {
+nb::object through_exchange(const DLPackExchangeAPI* exchange, ral_tensor& output) {
   auto* owned = new OwnedOutput{};
-  owned->tensor = output;
-  return exchanged(exchange, owned, output);
+  owned->tensor = std::exchange(output, {});
+  return exchanged(exchange, owned, owned->tensor);
 }
 
 // Framework: nb::numpy, or nb::array_api for a plain object with `__dlpack__`. NumPy has no bf16: its bits come as uint16.
 template <typename Framework>
-nb::object through_nanobind(const ral_tensor& output) {
-  auto* kept = new ral_tensor(output);
-  const nb::capsule owner(kept, [](void* pointer) noexcept {
+nb::object through_nanobind(ral_tensor& made) {
+  auto kept = std::make_unique<ral_tensor>(made);
+  const nb::capsule owner(kept.get(), [](void* pointer) noexcept {
     auto* tensor = static_cast<ral_tensor*>(pointer);
     ral_release(tensor);
     delete tensor;
   });
+  const ral_tensor& output = *kept.release();
+  made = {};
   const bool bits_only = std::is_same_v<Framework, nb::numpy> && output.dtype == RAL_BF16;
   const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
   const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
@@ -421,7 +423,7 @@ int32_t lend(void* state, const ral_tensor* wanted, ral_lent* lent) {
   return 0;
 }
 
-nb::object to_python(const Kind& kind, const ral_tensor& output) {
+nb::object to_python(const Kind& kind, ral_tensor& output) {
   if (kind.exchange) return through_exchange(kind.exchange, output);
   if (!kind.from_dlpack.is_valid() && output.device == RAL_CPU) return through_nanobind<nb::numpy>(output);
   const nb::object plain = through_nanobind<nb::array_api>(output);
@@ -569,25 +571,20 @@ Kind Borrowed::kind(nb::handle otherwise) const {
   return {nullptr, nb::getattr(root, "from_dlpack", nb::none())};
 }
 
-nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single) {
+nb::object results(const Kind& kind, std::span<ral_tensor> outputs, bool single) {
   if (single) return to_python(kind, outputs[0]);
   nb::list list;
-  size_t done = 0;
-  try {
-    for (; done < outputs.size(); ++done) list.append(to_python(kind, outputs[done]));
-  } catch (...) {
-    for (size_t i = done + 1; i < outputs.size(); ++i) ral_release(&outputs[i]);  // the failed one is its framework's to free
-    throw;
-  }
+  for (ral_tensor& each : outputs) list.append(to_python(kind, each));
   return nb::tuple(list);
 }
 
 nb::object lend(const Kind& kind, const ral_tensor& tensor) {
-  auto* lent = new LentTensor{};
+  auto lent = std::make_unique<LentTensor>();
   lent->dims.assign(tensor.dims, tensor.dims + tensor.rank);
   lent->strides.assign(lent->dims.size(), 1);
   for (size_t i = lent->dims.size(); i-- > 1;) lent->strides[i - 1] = lent->strides[i] * std::max<int64_t>(lent->dims[i], 1);
-  return exchanged(kind.exchange, lent, {tensor.data, lent->dims.data(), lent->strides.data(), tensor.rank, tensor.dtype, RAL_CPU, 0});
+  const ral_tensor described{tensor.data, lent->dims.data(), lent->strides.data(), tensor.rank, tensor.dtype, RAL_CPU, 0};
+  return exchanged(kind.exchange, lent.release(), described);
 }
 
 ral_status copy_elements(const ral_tensor& from, const ral_tensor& to) {

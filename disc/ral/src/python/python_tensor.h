@@ -6,8 +6,11 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlpack/dlpack.h"
@@ -78,7 +81,9 @@ struct Place {
 // long.
 class Stored {
  public:
-  Stored(const nb::object& program, ral_context* handle, const ral_tensor& tensor) : tensor(tensor), handle(handle), program_(program) {}
+  // Takes ownership of `made`.
+  Stored(const nb::object& program, ral_context* handle, ral_tensor& made)
+      : tensor(made), handle(handle), program_(program), own_(std::exchange(made, {})) {}
   Stored(const Stored&) = delete;
   Stored& operator=(const Stored&) = delete;
   ~Stored() { ral_release(&own_); }
@@ -88,7 +93,7 @@ class Stored {
 
  private:
   nb::object program_;
-  ral_tensor own_ = tensor;
+  ral_tensor own_;
 };
 
 // What the exchange interface of its type says of a tensor, without its sizes' memory being kept; nothing where there is no interface, or
@@ -173,8 +178,30 @@ class FrameworkMemory {
 // A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.
 nb::object lend(const Kind& kind, const ral_tensor& tensor);
 
-// Hands the outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of all of them.
-nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single);
+// The outputs of a call, in groups. Those that nobody has taken ownership of are released.
+class Outputs {
+ public:
+  explicit Outputs(size_t count) : tensors_(count) {}
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
+  ~Outputs() {
+    for (ral_tensor& each : tensors_) ral_release(&each);
+  }
+  ral_tensor* data() { return tensors_.data(); }
+  int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
+  const ral_tensor& back(size_t from_end) const { return tensors_[tensors_.size() - from_end]; }
+  std::span<ral_tensor> all() { return tensors_; }
+  // The next group.
+  std::span<ral_tensor> next(size_t count) { return std::span(tensors_).subspan(std::exchange(seen_, seen_ + count), count); }
+
+ private:
+  std::vector<ral_tensor> tensors_;
+  size_t seen_ = 0;
+};
+
+// Hands outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of each that it hands over,
+// which is empty then.
+nb::object results(const Kind& kind, std::span<ral_tensor> outputs, bool single);
 
 // Writes the elements of an output to a row-major tensor. RAL_ERROR_SHAPE: it has other sizes.
 ral_status copy_elements(const ral_tensor& from, const ral_tensor& to);
