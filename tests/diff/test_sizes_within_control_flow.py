@@ -90,11 +90,18 @@ PLACES: dict[str, Callable[[Number], Program]] = {
     "nested": lambda number: lambda a, b: torch.cond(b.sum() > 0, _taken(number), lambda a, b: b.clone(), (a, b)),
     "branch of a loop": lambda number: lambda a, b: _counted(lambda c: _taken(number)(a, c))(a, b),
 }
-CASES = [(place, name, {**TRUTHS, **SLICES}[name]) for place in ("no control flow", "data", "loop") for name in {**SLICES, **TRUTHS}]
+CASES = [(place, name, {**TRUTHS, **SLICES}[name]) for place in ("no control flow", "data") for name in {**SLICES, **TRUTHS}]
 CASES += [(place, name, {**TRUTHS, **SLICES}[name]) for place in PLACES for name in ("[:2]", "[-2:-1]", "topk", "if >", "in")]
+LONG = [("loop", name, {**TRUTHS, **SLICES}[name]) for name in {**SLICES, **TRUTHS}]  # traced as within `torch.cond`
 
 
-@pytest.mark.parametrize(("place", "name", "number"), [pytest.param(*each, id=f"{each[0]}: {each[1]}") for each in dict.fromkeys(CASES)])
+@pytest.mark.parametrize(
+    ("place", "name", "number"),
+    [
+        pytest.param(*each, id=f"{each[0]}: {each[1]}", marks=() if each in CASES else pytest.mark.long)
+        for each in dict.fromkeys([*CASES, *LONG])
+    ],
+)
 def test_a_number_of_sizes_is_eagers_or_the_call_is_refused(place: str, name: str, number: Number) -> None:
     program = PLACES[place](number)
     executable = disc.compile(lambda a, b: program(a, b), (torch.rand(5, 3), torch.ones(4)), options=disc.Options(cache=False))
