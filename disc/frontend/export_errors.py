@@ -38,6 +38,8 @@ HINTS = (
      "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
     (r"[Uu]nsupported (input|output) type|is not a pytree|not a valid (input|output)|only tensors|Input type",
      "inputs and results may be tensors, numbers, and tuples, lists and dicts of these"),
+    (r"\bSym(Int|Float|Bool)\b",
+     "a dynamic size is a symbol while the model is traced: operator.index(size) is its number in the example, which fixes the dim"),
 )  # fmt: skip
 # Where PyTorch prints what it raises too, with pages of its own source.
 LOUD = (

@@ -66,7 +66,7 @@ from disc.frontend.larger_examples import (
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_lost_assertions
-from disc.frontend.model_functions import located_in
+from disc.frontend.model_functions import located_in, named_in
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.python_numbers import Functions, decides_sizes
@@ -544,7 +544,7 @@ def _export_known(derivatives: Derivatives, model: torch.nn.Module, widening: Wi
 
 
 def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn.Module, widening: Widening) -> Exports:
-    example, shapes = widening.arguments(), widening.specs
+    example, shapes, named = widening.arguments(), widening.specs, list(named_in(model))
     reads = LayoutReads(len(pytree.tree_leaves((example.args, example.kwargs))))
     with (
         warnings.catch_warnings(),
@@ -553,19 +553,19 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         quiet(),
         graphs_of_control_flow(),
         masks_as_given(),
-        functions.of_sizes(model),
+        functions.of_sizes(named),
         derivatives.of_functions(model),
-        located_in(model),
+        located_in(named),
         dense_views(),
         quick_quotients(),
         moved_results(),
         BranchDemands() as demands,
         DynamoDecisions(demands).recorded() as decisions,
-        Recorder(asks_for_identity(model)) as recorder,
+        Recorder(asks_for_identity(named)) as recorder,
         reads.of_control_flow(),
         SymbolicForms(reads.see) as forms,
         forms.of_numbers(),
-        kept_values(model) as kept,
+        kept_values(model, named) as kept,
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)

@@ -1,54 +1,71 @@
-"""Caches in Python that a model fills while it is traced, by size or by name: what a trace leaves there means nothing behind it.
+"""What code in Python keeps that a model runs, by size or by name: what a trace leaves there means nothing behind it.
 
-TABLES[n] = torch.arange(n)      # a dict that a function names; likewise what an object has, and globals
+TABLES[n] = torch.arange(n)      # a dict that a function names; likewise lists, sets and deques
 @functools.lru_cache             # a function with one
+Config.size = n                  # attributes of objects, classes, functions and modules, globals, variables of a function around
 """
 
 from __future__ import annotations
 
+import dis
 import gc
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils import _pytree as pytree
 
-from disc.frontend.model_functions import CACHED, is_users, is_users_object, named_in
+from disc.frontend.model_functions import (
+    CACHED,
+    attributes_of,
+    is_filled,
+    is_users,
+    is_users_module,
+    is_users_object,
+    slots_of,
+    users_functions,
+)
 from disc.frontend.plain_numbers import KINDS
 
 Container = dict[Any, object] | list[object] | set[object] | deque[object]
 MOST_ENTRIES, DEEPEST = 4096, 3  # of what is looked at
+_NONE = object()
 
 
 @contextmanager
-def caches_restored(model: torch.nn.Module) -> Iterator[None]:
-    """Within, the model is traced. Dicts, lists, sets and deques that hold tensors or numbers of the trace afterwards are without them, and
-    functions that have kept any are without results. What another thread has put there meanwhile stays."""
-    named = list(named_in(model))
+def caches_restored(named: Sequence[object], is_dry: bool = False) -> Iterator[list[str]]:
+    """Within, a model is traced. Dicts, lists, sets, deques and attributes that hold tensors or numbers of the trace afterwards are without
+    them, and functions that have kept any are without results. What another thread has put there meanwhile stays. Attributes that functions
+    of the model set are what they were before in any case: another trace would read the example's numbers there.
+
+    named: what the model consists of, as `named_in` has it. is_dry: it runs with numbers for sizes, for moments: all is as it was before.
+    Gives a list that in the end has the names of such attributes, and of entries of dicts that have sizes.
+    """
     functions = [(each, each.cache_info().misses) for each in named if isinstance(each, CACHED)]
     containers = {id(each): each for value in named for each in _containers(value, DEEPEST)}
     before = {name: dict(each) if isinstance(each, dict) else list(each) for name, each in containers.items()}
+    owners = {id(each): (name, each) for value in named for name, each in _owners(value)}
+    members = {key: _members(each) for key, (_, each) in owners.items()}
+    are_set = {name for each in users_functions(named) for name in _names_set(each.__code__)} | {"cell_contents"}
+    kept: list[str] = []
     try:
-        yield
+        yield kept
     finally:
         for function, misses in functions:
             if function.cache_info().misses != misses and any(map(_holds_traced, gc.get_referents(function))):
                 function.cache_clear()
         for name, container in containers.items():
-            _restore(container, before[name])
+            kept += _restore(container, before[name], is_dry)
+        for key, (name, owner) in owners.items():
+            kept += [name.format(attribute) for attribute in _restore_members(owner, members[key], are_set)]
 
 
 def _containers(value: object, depth: int) -> Iterator[Container]:
-    if isinstance(value, FunctionType) and is_users(value):
-        yield value.__globals__
-    if isinstance(value, torch.nn.Module):
-        yield from (vars(module) for module in value.modules())
-    elif is_users_object(value):
-        yield vars(value)
     if depth and isinstance(value, dict | list | set | deque) and len(cast("Container", value)) <= MOST_ENTRIES:
         container = cast("Container", value)
         yield container
@@ -56,24 +73,94 @@ def _containers(value: object, depth: int) -> Iterator[Container]:
             yield from _containers(each, depth - 1)
 
 
-def _restore(container: Container, before: dict[Any, object] | list[object]) -> None:
+def _owners(value: object) -> Iterator[tuple[str, object]]:
+    """What has attributes, or a namespace of them, and what one of them is called, with {} for it."""
+    if isinstance(value, FunctionType) and is_users(value):
+        yield "{}", value.__globals__
+        yield value.__name__ + ".{}", vars(value)
+        yield from zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    elif isinstance(value, torch.nn.Module):
+        yield from ((type(module).__name__ + ".{}", vars(module)) for module in value.modules())
+    elif isinstance(value, type):
+        yield value.__name__ + ".{}", value
+    elif isinstance(value, ModuleType):
+        if is_users_module(value):
+            yield value.__name__ + ".{}", vars(value)
+    else:
+        if type(getattr(value, "__dict__", None)) is dict:
+            yield type(value).__name__ + ".{}", vars(value)
+        if is_users_object(value) and slots_of(value):
+            yield type(value).__name__ + ".{}", value
+
+
+def _members(owner: object) -> dict[str, object]:
+    """Of a namespace, a class, a variable of a function, or what has slots."""
+    if isinstance(owner, dict):
+        return dict(cast("dict[str, object]", owner))
+    if isinstance(owner, type):
+        return dict(vars(owner))
+    if isinstance(owner, CellType):
+        return {"cell_contents": owner.cell_contents} if is_filled(owner) else {}
+    return slots_of(owner)
+
+
+def _restore_members(owner: object, before: dict[str, object], are_set: Collection[str]) -> list[str]:
+    """The names of those that were restored, but for marks that something was done. are_set: names that a model's functions set."""
+    after = _members(owner)
+    changed = [name for name, value in after.items() if value is not before.get(name, _NONE)]
+    found = [name for name in changed if name in are_set or _is_traced(after[name])]
+    for name in found:
+        if isinstance(owner, dict):
+            owner.update({name: before[name]}) if name in before else owner.pop(name)
+        elif name in before:
+            setattr(owner, name, before[name])
+        else:
+            delattr(owner, name)
+    return [name for name in found if name in before or not is_mark(name, after[name])]
+
+
+def is_mark(attribute: str, value: object) -> bool:
+    """Whether a new attribute says no more than that something was done once, as libraries mark what they have set up."""
+    return isinstance(value, bool) and attribute.startswith("_")
+
+
+def _names_set(code: CodeType) -> Iterator[str]:
+    """Of attributes and globals."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_ATTR", "STORE_GLOBAL"))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_set(constant)
+
+
+def _restore(container: Container, before: dict[Any, object] | list[object], is_dry: bool) -> list[str]:
+    """The names of entries of a dict that had sizes of the trace."""
+    if is_dry and (len(container) != len(before) or any(map(operator.is_not, _items(container), _items(before)))):
+        container.clear()
+        container.extend(before) if isinstance(container, list | deque) else container.update(cast("Any", before))
     if not isinstance(container, dict):
         if len(container) <= MOST_ENTRIES and any(map(_is_traced, container)):
             old = set(map(id, before))
             items = [*before, *(each for each in container if id(each) not in old and not _is_traced(each))]
             container.clear()
             container.update(items) if isinstance(container, set) else container.extend(items)
-        return
+        return []
     assert isinstance(before, dict)
     if any(map(_is_traced, container)):  # which have no hash outside the trace
         entries = [(key, value) for key, value in container.items() if not _is_traced(key)]
         container.clear()
         container.update(entries)
-    for key in [key for key, value in container.items() if value is not before.get(key) and _is_traced(value)]:
+    found = [key for key, value in container.items() if value is not before.get(key) and _is_traced(value)]
+    kept = [f"[{key!r}] of a dict" for key in found if any(isinstance(each, KINDS) for each in pytree.tree_leaves(container[key]))]
+    for key in found:
         if key in before:
             container[key] = before[key]
         else:
             del container[key]
+    return kept
+
+
+def _items(container: Container) -> Iterable[object]:
+    return (part for entry in container.items() for part in entry) if isinstance(container, dict) else container
 
 
 def _holds_traced(value: object, depth: int = DEEPEST) -> bool:
@@ -82,7 +169,7 @@ def _holds_traced(value: object, depth: int = DEEPEST) -> bool:
     return any(
         _is_traced(each)
         or (depth > 0 and isinstance(each, dict) and _holds_traced(each, depth - 1))
-        or (depth > 0 and is_users_object(each) and _holds_traced(vars(each), depth - 1))
+        or (depth > 0 and is_users_object(each) and _holds_traced(attributes_of(each), depth - 1))
         for each in parts
     )
 

@@ -6,7 +6,7 @@ self.calls += 1                # a number, a list, a tensor that is set alone: a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from disc.errors import UnsupportedOp, UnsupportedOpError, warn
-from disc.frontend.kept_caches import caches_restored
+from disc.frontend.kept_caches import caches_restored, is_mark
 from disc.frontend.model_functions import OF_EVERY_MODULE
 
 BUFFER = "forward reads what an earlier call left there, and it is no buffer: register_buffer keeps it from call to call"
@@ -24,17 +24,19 @@ BUFFER = "forward reads what an earlier call left there, and it is no buffer: re
 
 @dataclass
 class KeptValues:
-    """before: path of each plain attribute → what it holds. set_by_forward: those of them that forward changes."""
+    """before: path of each plain attribute → what it holds. set_by_forward: those of them that forward changes. elsewhere: names of
+    what else keeps tensors or numbers of a call."""
 
     model: torch.nn.Module
     before: dict[str, object]
+    elsewhere: list[str] = field(default_factory=list[str])  # names of what else is kept
     set_by_forward: dict[str, object] = field(default_factory=dict[str, object])
 
     def compare(self) -> None:
         after = _held(self.model)
         for path in self.before.keys() | after.keys():
             old = self.before.get(path)
-            if _differ(old, after.get(path)) and not (path not in self.before and _is_mark(path, after[path])):
+            if _differ(old, after.get(path)) and not (path not in self.before and is_mark(path.rpartition(".")[2], after[path])):
                 self.set_by_forward[path] = old[-1] if isinstance(old, tuple) else old
 
     def restore(self) -> None:
@@ -56,8 +58,8 @@ class KeptValues:
         read = [path for path, old in tensors if _place(old) in places]
         if read:
             raise UnsupportedOpError([UnsupportedOp(f"attribute {path}", BUFFER, self._line(path)) for path in sorted(read)])
-        if self.set_by_forward:
-            names = ", ".join(sorted(self.set_by_forward))
+        if self.set_by_forward or self.elsewhere:
+            names = ", ".join(sorted({*self.set_by_forward, *self.elsewhere}))
             warn(f"forward sets {names}: a compiled program does not, and begins each call with what was there when it was compiled")
 
     def _line(self, path: str) -> str:
@@ -66,22 +68,18 @@ class KeptValues:
         return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else "unknown line"
 
 
-def _is_mark(path: str, value: object) -> bool:
-    """Whether a new attribute says no more than that something was done once, as libraries mark what they have set up."""
-    return isinstance(value, bool) and path.rpartition(".")[2].startswith("_")
-
-
 def _place(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager
-def kept_values(model: torch.nn.Module) -> Iterator[KeptValues]:
-    """Looks at the attributes of the modules where `forward` ends. Caches are what they were afterwards."""
+def kept_values(model: torch.nn.Module, named: Sequence[object]) -> Iterator[KeptValues]:
+    """Looks at the attributes of the modules where `forward` ends. Caches are what they were afterwards. named: what the model consists
+    of."""
     kept = KeptValues(model, _held(model))
     hook = model.register_forward_hook(lambda module, inputs, result: kept.compare())
     try:
-        with caches_restored(model):
+        with caches_restored(named) as kept.elsewhere:
             yield kept
     finally:
         hook.remove()

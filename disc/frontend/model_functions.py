@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import cast
 
 import torch
@@ -16,10 +16,10 @@ from disc.frontend.locations import INSTALLED, OURS, TORCH, is_standard
 
 
 @contextmanager
-def located_in(model: torch.nn.Module) -> Iterator[None]:
-    """While it is exported: a node has the lines of all functions of the user's that it comes from. PyTorch keeps those of functions called
-    `forward`, and none where the model is a function of another name."""
-    codes = [function.__code__ for function in functions_of(model) if is_users(function)]
+def located_in(named: Sequence[object]) -> Iterator[None]:
+    """While a model is exported that consists of these: a node has the lines of all functions of the user's that it comes from. PyTorch
+    keeps those of functions called `forward`, and none where the model is a function of another name."""
+    codes = [function.__code__ for function in users_functions(named)]
     new = {(code.co_filename, code.co_name) for code in codes} - ANCHORS
     ANCHORS.update(new)
     try:
@@ -33,13 +33,14 @@ def is_users(function: FunctionType) -> bool:
     return not function.__code__.co_filename.startswith(INSTALLED)
 
 
-def functions_of(model: torch.nn.Module) -> Iterator[FunctionType]:
-    """The functions in Python that a call of the model may run: methods of its modules, and what these name, and so on."""
-    return (each for each in named_in(model) if isinstance(each, FunctionType))
+def users_functions(named: Sequence[object]) -> list[FunctionType]:
+    """The user's functions among what `named_in` found: what a call of the model may run."""
+    return [each for each in named if isinstance(each, FunctionType) and is_users(each)]
 
 
 def named_in(model: torch.nn.Module) -> Iterator[object]:
-    """Those functions, and all else that the modules hold and these functions name, each once: functions with caches, lists, dicts."""
+    """The functions in Python that a call of the model may run (methods of its modules, what these name, and so on), and all else that the
+    modules hold and these functions name, each once: classes, functions with caches, lists, dicts."""
     left: list[object] = [value for module in model.modules() for value in (type(module), *_own_values(module))]
     seen: set[int] = set()
     while left:
@@ -50,21 +51,36 @@ def named_in(model: torch.nn.Module) -> Iterator[object]:
             left.append(value.__func__)
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
-        if isinstance(value, property):
-            left += [value.fget]
-        if id(value) in seen or (isinstance(value, type | FunctionType) and not _is_own(value)):
+        if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, type):
-            left += [member for base in value.__mro__ if _is_own(base) for member in vars(base).values()]
+        left += _behind(value)
+        if isinstance(value, type | FunctionType) and not _is_own(value):
             continue
         yield value
+        if isinstance(value, type):
+            left += [base for base in value.__mro__ if base is not value] + list(vars(value).values())
         if isinstance(value, FunctionType):
-            left += [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+            left += [cell.cell_contents for cell in value.__closure__ or () if is_filled(cell)]
+            left += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
             left += _named_by(value.__code__, value.__globals__)
-        if isinstance(value, FunctionType | CACHED):
-            left += [getattr(value, "__wrapped__", None)]
         left += _held_by(value)
+
+
+def _behind(value: object) -> Iterable[object]:
+    """What is called by a call of what Python's own modules and decorators have made, or by reading an attribute."""
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, functools.partial | functools.partialmethod):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, functools.singledispatchmethod):
+        return [value.func, value.dispatcher]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    if isinstance(value, FunctionType | CACHED):
+        registry = getattr(value, "registry", None)  # of functions with single dispatch
+        return [getattr(value, "__wrapped__", None), *(registry.values() if isinstance(registry, MappingProxyType) else ())]
+    return ()
 
 
 def _held_by(value: object) -> Iterable[object]:
@@ -74,14 +90,30 @@ def _held_by(value: object) -> Iterable[object]:
         return entries if len(entries) <= MOST_ENTRIES else ()
     if isinstance(value, torch.nn.Module):  # which a function names
         return [each for module in value.modules() for each in (type(module), *_own_values(module))]
-    return (type(value), *vars(value).values()) if is_users_object(value) else ()
+    return (type(value), *attributes_of(value).values()) if is_users_object(value) else ()
 
 
 def is_users_object(value: object) -> bool:
     """Whether it is of a class that is in no installed package."""
     kind = type(value)
-    is_other = isinstance(value, type | FunctionType | ModuleType | torch.Tensor) or not hasattr(value, "__dict__")
-    return not is_other and _is_own(kind) and not _file_of(kind).startswith(INSTALLED)
+    is_other = isinstance(value, type | FunctionType | ModuleType | torch.Tensor)
+    return (
+        not is_other
+        and (hasattr(value, "__dict__") or hasattr(kind, "__slots__"))
+        and _is_own(kind)
+        and not _file_of(kind).startswith(INSTALLED)
+    )
+
+
+def attributes_of(value: object) -> dict[str, object]:
+    return {**getattr(value, "__dict__", {}), **slots_of(value)}
+
+
+def slots_of(value: object) -> dict[str, object]:
+    """The attributes that an object has a place for of its own, and no dict."""
+    given = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
+    names = [name for each in given for name in ([each] if isinstance(each, str) else each)]
+    return {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}
 
 
 MOST_ENTRIES = 256
@@ -104,12 +136,17 @@ def _named_by(code: CodeType, known: dict[str, object]) -> Iterator[object]:
             yield from _named_by(constant, known)
 
 
-def _is_filled(cell: object) -> bool:
+def is_filled(cell: object) -> bool:
     try:
         cell.cell_contents  # noqa: B018  # pyright: ignore
     except ValueError:
         return False
     return True
+
+
+def is_users_module(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return not (is_standard(file) or file.startswith((TORCH, OURS, *INSTALLED)))
 
 
 def _file_of(kind: type) -> str:

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from disc.frontend.decisions import Decision, Found
 from disc.frontend.export_errors import NO_STATIC_ANSWER, error_line, quiet
 from disc.frontend.kept_caches import caches_restored
+from disc.frontend.model_functions import named_in
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Need, Widening
 
@@ -69,7 +70,7 @@ class DrySession:
     """Runs of a model without data, so that nothing that it holds changes."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
+        self.model, self._named = model, list(named_in(model))
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def run(self, bound: inspect.BoundArguments) -> Run:
@@ -77,7 +78,14 @@ class DrySession:
         calls = _Calls()
         try:
             # PyTorch's fused attention does not look at all sizes.
-            with quiet(), _restored(self.model), caches_restored(self.model), self.mode, sdpa_kernel([SDPBackend.MATH]), calls:
+            with (
+                quiet(),
+                _restored(self.model),
+                caches_restored(self._named, is_dry=True),
+                self.mode,
+                sdpa_kernel([SDPBackend.MATH]),
+                calls,
+            ):
                 self.model(*args, **kwargs)
         except Exception as error:
             refused = None if isinstance(error, NO_STATIC_ANSWER) else error

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from disc.frontend.plain_numbers import plain
+from disc.frontend.plain_numbers import asking, plain
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 Form = Callable[..., object]  # NotImplemented is for operands that it does not take
@@ -32,9 +32,6 @@ class NumPyFloat(torch.SymFloat):
     def item(self) -> torch.SymFloat:
         return torch.SymFloat(self.node)
 
-    def astype(self, dtype: object) -> object:
-        return _converted(self, dtype)
-
 
 class NumPyInt(torch.SymInt):
     """As np.int64 is none of Python's integers."""
@@ -44,15 +41,11 @@ class NumPyInt(torch.SymInt):
     def item(self) -> torch.SymInt:
         return torch.SymInt(self.node)
 
-    def astype(self, dtype: object) -> object:
-        return _converted(self, dtype)
-
-
-KINDS: dict[type, type] = {NumPyFloat: np.float64, NumPyInt: np.int64}
-
 
 def of_numpy(value: object) -> object:
-    """A symbolic number as one of NumPy's."""
+    """A symbolic number as one of NumPy's; a condition is decided, as there is none that is one of NumPy's."""
+    if isinstance(value, torch.SymBool | bool):
+        return np.bool_(plain(value))
     if isinstance(value, torch.SymFloat):
         return NumPyFloat(value.node)
     return NumPyInt(value.node) if isinstance(value, torch.SymInt) else value
@@ -60,7 +53,7 @@ def of_numpy(value: object) -> object:
 
 def of_python(value: object) -> object:
     """One of NumPy's numbers, symbolic or not, as Python's."""
-    if isinstance(value, NumPyFloat | NumPyInt | np.integer | np.float64):
+    if isinstance(value, NumPyFloat | NumPyInt | np.integer | np.floating):
         return value.item()
     return value
 
@@ -72,17 +65,41 @@ def _converted(value: torch.SymInt | torch.SymFloat, dtype: Any) -> object:
     return of_numpy(torch.sym_float(value)) if wanted == np.float64 else wanted.type(plain(value))
 
 
+def _plain_member(name: str) -> property:
+    return property(lambda value: getattr(plain(value), name))
+
+
 def _staying(kind: type, name: str) -> Form:
     """The method of symbolic numbers, whose result is of NumPy's types."""
     return lambda value, *others: of_numpy(getattr(kind, name)(value, *others))
 
 
+def _compared(kind: type, name: str) -> Form:
+    """The comparison of symbolic numbers, whose result is of NumPy's type where the user's code compares."""
+
+    def compare(value: object, other: object) -> object:
+        found = getattr(kind, name)(value, other)
+        return found if asking() is None or found is NotImplemented else of_numpy(found)
+
+    return compare
+
+
+_METHODS: dict[str, Form] = {
+    "astype": _converted, "round": lambda x, digits=0: np.round(x, digits), "clip": lambda *args: np.clip(*args),
+}  # fmt: skip
 for _own, _kind in ((NumPyFloat, torch.SymFloat), (NumPyInt, torch.SymInt)):
     for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         for _method in (f"__{_name}__", f"__r{_name}__"):
             setattr(_own, _method, _staying(_kind, _method))
     for _name in ("__neg__", "__pos__", "__abs__"):
         setattr(_own, _name, _staying(_kind, _name))
+    for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+        setattr(_own, _name, _compared(_kind, _name))
+    for _name, _form in _METHODS.items():
+        setattr(_own, _name, _form)
+    for _name in (name for name in dir(_own.dtype.type) if not name.startswith("_") and not hasattr(_own, name)):
+        if _name not in ("real", "imag", "numerator", "denominator"):  # which sizes have
+            setattr(_own, _name, _plain_member(_name))
 
 
 # --- functions ------------------------------------------------------------------------------------------------------------------
@@ -93,7 +110,8 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
     ufuncs = {**_UFUNCS, **{getattr(np, _NAMES.get(name, name)): form for name, form in functions.items() if name not in _NO_UFUNCS}}
 
     def ufunc(value: object, function: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
-        form = ufuncs.get(function) if method == "__call__" and not kwargs and all(map(_is_number, inputs)) else None
+        inputs = tuple(each[()] if isinstance(each, np.ndarray) and not each.ndim else each for each in inputs)  # as NumPy compares its own
+        form = ufuncs.get(function) if method == "__call__" and not kwargs and _has_64_bits(inputs, function in _COMPARISONS) else None
         found = form(*map(of_python, inputs)) if form is not None else NotImplemented
         if found is not NotImplemented:
             return of_numpy(found)
@@ -102,7 +120,7 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
         return getattr(function, method)(*pytree.tree_map(plain, inputs), **pytree.tree_map(plain, kwargs))
 
     def other(value: object, function: Form, types: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        form = _FUNCTIONS.get(function) if not kwargs and all(map(_is_number, args)) else None
+        form = _FUNCTIONS.get(function) if not kwargs and _has_64_bits(args) else None
         found = form(*map(of_python, args)) if form is not None else NotImplemented
         return function(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs)) if found is NotImplemented else of_numpy(found)
 
@@ -118,9 +136,16 @@ def makers() -> dict[tuple[ModuleType, str], Form]:
     }
 
 
-def _is_number(value: object) -> bool:
-    """Whether arithmetic with it is that of int64 and f64."""
-    return isinstance(value, int | float | np.integer | np.float64 | torch.SymInt | torch.SymFloat)
+def _has_64_bits(values: Sequence[object], are_compared: bool = False) -> bool:
+    """Whether all are numbers, with which NumPy computes in int64 and f64: its own of fewer bits decide that, Python's do not."""
+    if not all(isinstance(each, int | float | np.integer | np.floating | torch.SymInt | torch.SymFloat) for each in values):
+        return False
+    whole = all(isinstance(each, int | np.integer | torch.SymInt) for each in values)
+    return (are_compared and whole) or np.result_type(*map(_type, values)) in (np.int64, np.float64)
+
+
+def _type(value: object) -> Any:
+    return getattr(value, "dtype", 0.0 if isinstance(value, float | torch.SymFloat) else 0)
 
 
 def _as_object(value: object) -> object:
@@ -148,6 +173,10 @@ def _clip(x: Any, low: Any, high: Any) -> object:
 
 _NAMES = {"atan": "arctan", "asinh": "arcsinh"}
 _NO_UFUNCS = frozenset({"erf", "lgamma"})
+_COMPARISONS: dict[np.ufunc, Form] = {
+    np.less: operator.lt, np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge,
+    np.equal: operator.eq, np.not_equal: operator.ne,
+}  # fmt: skip
 _UFUNCS: dict[np.ufunc, Form] = {
     np.floor: _whole(math.floor), np.ceil: _whole(math.ceil), np.trunc: _whole(math.trunc),
     np.rint: lambda x: torch.sym_float(round(x)),
@@ -155,7 +184,6 @@ _UFUNCS: dict[np.ufunc, Form] = {
     np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.true_divide: operator.truediv,
     np.floor_divide: operator.floordiv, np.remainder: operator.mod, np.power: _power,
     np.minimum: torch.sym_min, np.maximum: torch.sym_max, np.fmin: torch.sym_min, np.fmax: torch.sym_max,
-    np.less: operator.lt, np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge,
-    np.equal: operator.eq, np.not_equal: operator.ne,
+    **_COMPARISONS,
 }  # fmt: skip
 _FUNCTIONS: dict[Form, Form] = {np.round: _round, np.around: _round, np.clip: _clip}

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import linecache
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
+from typing import cast
 
 import torch
 
@@ -26,6 +29,7 @@ from disc.frontend.replaced import replaced
 from disc.ir.python_source import parse_source
 
 KINDS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PYTHONS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 Method = Callable[..., object]
 _SAYING = tuple(STANDARD + each for each in ("logging" + os.sep, "warnings.py"))
 _SAYS = frozenset({"print", "log", "debug", "info", "warning", "warn", "warning_once", "error", "critical", "exception"})
@@ -34,12 +38,19 @@ _WRITTEN = (ast.JoinedStr, ast.Constant, ast.FormattedValue, ast.BinOp, ast.Attr
 
 
 def plain(value: object) -> object:
-    """A symbolic number as it is in the example, which from now on it is in every call; anything else as it is."""
+    """A symbolic number as it is in the example, which from now on it is in every call, of NumPy's type where it is one of NumPy's numbers;
+    anything else as it is."""
     if isinstance(value, torch.SymInt):
-        return value.node.guard_int("", 0)
+        return kind_of(value)(value.node.guard_int("", 0))
     if isinstance(value, torch.SymFloat):
-        return value.node.guard_float("", 0)
+        return kind_of(value)(value.node.guard_float("", 0))
     return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+def kind_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Callable[[object], object]:
+    """The class of the plain number; symbols of NumPy's numbers have a `dtype`."""
+    dtype = getattr(value, "dtype", None)
+    return dtype.type if dtype is not None else _PYTHONS[next(kind for kind in KINDS if isinstance(value, kind))]
 
 
 @contextmanager
@@ -49,18 +60,22 @@ def plain_where_asked() -> Iterator[None]:
     for kind in KINDS:
         methods |= {(kind, name): _text(getattr(kind, name)) for name in ("__str__", "__repr__")}
         methods[kind, "__format__"] = _text(kind.__format__)
+        methods |= {(kind, "__getattribute__"): _attribute, (kind, "__copy__"): _itself, (kind, "__deepcopy__"): _itself}
     methods[torch.SymInt, "__hash__"] = _hash(torch.SymInt.__hash__)
     methods |= {(torch.SymInt, name): _arithmetic(name, form) for name, form in _FORMS.items()}
     methods |= {(torch.SymInt, name): _of_number(name) for name in ("bit_count", "to_bytes")}
-    methods |= {(torch.SymBool, name): _of_number(name) for name in _OF_BOOLS}
-    methods |= {(torch.SymBool, name): _equality(getattr(torch.SymBool, name), name) for name in ("__eq__", "__ne__")}
+    methods |= {(torch.SymBool, name): _of_truth(name, form) for name, form in _OF_TRUTHS.items()}
     parts: dict[tuple[type, str], object] = {
         (torch.SymInt, "real"): property(lambda n: n), (torch.SymInt, "numerator"): property(lambda n: n),
         (torch.SymInt, "imag"): 0, (torch.SymInt, "denominator"): 1,
         (torch.SymFloat, "real"): property(lambda n: n), (torch.SymFloat, "imag"): 0.0,
     }  # fmt: skip
-    with replaced({**methods, **parts}):
+    with replaced({**methods, **parts, (json.JSONEncoder, "default"): _of_json(json.JSONEncoder.default)}):
         yield
+
+
+def _of_json(real: Method) -> Method:
+    return lambda encoder, value: plain(value) if isinstance(value, KINDS) else real(encoder, value)
 
 
 # --- texts and hashes -----------------------------------------------------------------------------------------------------------
@@ -70,24 +85,37 @@ def _text(real: Method) -> Method:
     name = real.__name__
 
     def text(value: object, *spec: str) -> object:
-        frame = _asking()
+        frame = asking()
         if frame is None or _is_said(frame.f_code, frame.f_lasti):
             return real(value) if name != "__format__" else format(repr(value))
         known = plain(value)
-        return format(known, *spec) if name == "__format__" else str(known)
+        return format(known, *spec) if name == "__format__" else str(known) if name == "__str__" else repr(known)
 
     return text
 
 
 def _hash(real: Method) -> Method:
     def hash_of(value: object) -> object:
-        frame = _asking()
+        frame = asking()
         return real(value) if frame is None or frame.f_code.co_filename.startswith(INSTALLED) else hash(plain(value))
 
     return hash_of
 
 
-def _asking() -> FrameType | None:
+def _attribute(value: object, name: str) -> object:
+    """`n.__class__`, of which `isinstance` and patterns ask, too, and `functools.singledispatch`."""
+    if name == "__class__":
+        frame = asking()
+        if frame is not None and not frame.f_code.co_filename.startswith(INSTALLED):
+            return kind_of(cast("torch.SymInt", value))
+    return object.__getattribute__(value, name)
+
+
+def _itself(value: object, *_: object) -> object:
+    return value
+
+
+def asking() -> FrameType | None:
     """The code that asks a number, where it is none of PyTorch's or of this package; None, too, where Python's own only says it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_standard(frame.f_code.co_filename):
@@ -181,13 +209,17 @@ def _of_number(name: str) -> Method:
     return lambda value, *args, **kwargs: getattr(plain(value), name)(*args, **kwargs)
 
 
-def _equality(real: Method, name: str) -> Method:
-    """Of a condition with True or False, as sympy has none."""
+def _of_truth(name: str, form: Method) -> Method:
+    """A method of conditions: of True and False, which are numbers to Python; PyTorch's own where it asks, or both are conditions."""
+    real = getattr(torch.SymBool, name, None)
+    symbolic = real is not None and name in _OF_CONDITIONS
 
-    def equality(value: torch.SymBool, other: object) -> object:
-        return getattr(plain(value), name)(other) if isinstance(other, bool) else real(value, other)
+    def method(value: torch.SymBool, *others: object) -> object:
+        if asking() is None or (symbolic and isinstance(others[0], torch.SymBool)):
+            return real(value, *others) if real is not None else NotImplemented
+        return form(plain(value), *(plain(each) if isinstance(each, torch.SymBool) else each for each in others))
 
-    return equality
+    return method
 
 
 def _arithmetic(name: str, form: Method) -> Method:
@@ -195,7 +227,7 @@ def _arithmetic(name: str, form: Method) -> Method:
     real = getattr(torch.SymInt, name, None)
 
     def method(value: torch.SymInt, *others: object) -> object:
-        if _asking() is None or not all(isinstance(each, int | torch.SymInt | None) for each in others):
+        if asking() is None or not all(isinstance(each, int | torch.SymInt | None) for each in others):
             return real(value, *others) if real is not None else NotImplemented
         found = form(real, value, *others)
         return getattr(plain(value), name)(*map(plain, others)) if found is None else found
@@ -221,7 +253,20 @@ def _nothing(real: Method | None, value: torch.SymInt, *others: object) -> objec
     return None
 
 
-_OF_BOOLS = ("__float__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__")
+_OF_CONDITIONS = ("__eq__", "__ne__", "__and__", "__or__")
+_BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "lshift", "rshift", "xor", "and", "or")
+_OTHERS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "index")
+
+
+def _reflected(form: Method) -> Method:
+    return lambda truth, other: form(other, truth)
+
+
+_OF_TRUTHS: dict[str, Method] = {
+    **{name: getattr(operator, name) for name in (f"__{each}__" for each in (*_BINARY, *_OTHERS))},
+    **{f"__r{name}__": _reflected(getattr(operator, f"__{name}__")) for name in _BINARY},
+    "__divmod__": divmod, "__rdivmod__": _reflected(divmod), "__float__": float, "__round__": round,
+}  # fmt: skip
 _FORMS: dict[str, Method] = {
     "__and__": _masked, "__rand__": _masked, "__or__": _nothing, "__ror__": _nothing, "__xor__": _nothing, "__rxor__": _nothing,
     "__invert__": lambda real, value: -value - 1, "__abs__": lambda real, value: torch.sym_max(value, -value),

@@ -8,7 +8,7 @@ tensor. A model that decides by one, or counts with it, is exported with Python'
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import sympy
@@ -35,8 +35,8 @@ class Functions:
         self.used = False
 
     @contextmanager
-    def of_sizes(self, model: torch.nn.Module) -> Iterator[None]:
-        """Within, functions of sizes that the model calls stay symbolic; all others are what they were."""
+    def of_sizes(self, named: Sequence[object]) -> Iterator[None]:
+        """Within, functions of sizes that a model calls, which consists of `named`, stay symbolic; all others are what they were."""
         forms = {"sqrt": torch.sym_sqrt} if self.plain else {"sqrt": torch.sym_sqrt, "log": self._logarithm} | {  # pyright: ignore[reportAttributeAccessIssue]
             name: self._number_of(function) for name, function in FUNCTIONS.items()
         }  # fmt: skip
@@ -46,7 +46,7 @@ class Functions:
         functions |= {(kind, name): method for kind in SYMBOLIC for name, method in methods.items()}
         logarithms = {} if self.plain else {name: self._number_of(getattr(torch, name)) for name in ("log", "log2", "log10")}
         functions |= protocols(forms | logarithms) | makers()  # NumPy has one of 0
-        with replaced(functions), converted(model, {} if self.plain else conversions(self._told)):
+        with replaced(functions), converted(named, {} if self.plain else conversions(self._told)):
             yield
 
     def _told(self) -> None:

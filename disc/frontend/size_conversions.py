@@ -5,10 +5,9 @@ cannot be exchanged as functions of `math` are: types are more than functions. S
 and `length` in their place:
 
     LOAD_GLOBAL  NULL + int          →    LOAD_GLOBAL  NULL + __disc_int__          (what loads it to be called)
-    LOAD_GLOBAL  int                 →    LOAD_GLOBAL  __disc_int_pattern__         (`case int():`)
+    LOAD_GLOBAL  int                 →    LOAD_GLOBAL  __disc_int__                 (behind what loads `map` to be called)
 
-`isinstance`, `type` and patterns say of a symbolic number there what they say of a plain one. Code of installed packages is left as it is:
-it may tell the two apart.
+`type` says of a symbolic number there what it says of a plain one. Code of installed packages is left as it is: it may tell the two apart.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import dis
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 
@@ -26,16 +25,13 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from disc.frontend.model_functions import functions_of, is_users
-from disc.frontend.numpy_numbers import KINDS, of_python
-from disc.frontend.plain_numbers import plain
+from disc.frontend.model_functions import users_functions
+from disc.frontend.numpy_numbers import of_python
+from disc.frontend.plain_numbers import KINDS, kind_of, plain
 
 LOAD_GLOBAL, EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
-CACHE, MATCH_CLASS, IS_OP, LOAD_CONST = (dis.opmap[name] for name in ("CACHE", "MATCH_CLASS", "IS_OP", "LOAD_CONST"))
+CACHE, IS_OP, LOAD_CONST = (dis.opmap[name] for name in ("CACHE", "IS_OP", "LOAD_CONST"))
 MOST_NAMES = 128  # an instruction counts up to these in the one byte that it has
-
-
-PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, **KINDS}
 
 
 def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
@@ -69,32 +65,11 @@ def conversions(told: Callable[[], None]) -> dict[str, Callable[..., object]]:
         return len(*args)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def type_of(*args: object, **kwargs: object) -> object:
-        found = type(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return PLAIN.get(found, found) if len(args) == 1 else found
+        if len(args) == 1 and isinstance(args[0], KINDS):
+            return kind_of(args[0])
+        return type(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    return {"int": whole, "float": real, "len": length, "isinstance": is_instance, "type": type_of}
-
-
-def is_instance(value: object, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) or (type(value) in PLAIN and issubclass(PLAIN[type(value)], kinds))
-
-
-class _Pattern(type):
-    """Of classes that stand for those of plain numbers in patterns."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return is_instance(value, cls.__mro__[1])
-
-
-class _Whole(int, metaclass=_Pattern):
-    pass
-
-
-class _Real(float, metaclass=_Pattern):
-    pass
-
-
-PATTERNS: dict[str, type] = {"int": _Whole, "float": _Real}
+    return {"int": whole, "float": real, "len": length, "type": type_of}
 
 
 def _is_number(value: object) -> TypeIs[Tensor]:
@@ -111,20 +86,16 @@ def whole_number(x: Tensor) -> object:
 
 
 @contextmanager
-def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -> Iterator[None]:
-    """Within, the user's functions that the model consists of call these."""
-    functions = [each for each in functions_of(model) if is_users(each)]
+def converted(named: Sequence[object], forms: dict[str, Callable[..., object]]) -> Iterator[None]:
+    """Within, the user's functions among `named` call these."""
     names = {name: f"__disc_{name}__" for name in forms}
-    patterns = {name: f"__disc_{name}_pattern__" for name in PATTERNS if name in forms}
     changed: list[tuple[FunctionType, CodeType]] = []
     for name, form in forms.items():
         setattr(builtins, names[name], form)
-    for name, text in patterns.items():
-        setattr(builtins, text, PATTERNS[name])
     try:
-        for function in functions:
-            called, matched = ({key: name for key, name in each.items() if key not in function.__globals__} for each in (names, patterns))
-            code = _exchanged(function.__code__, called, matched)
+        for function in users_functions(named):
+            called = {key: name for key, name in names.items() if key not in function.__globals__}
+            code = _exchanged(function.__code__, called, "map" not in function.__globals__)
             if code is not function.__code__:
                 changed.append((function, function.__code__))
                 function.__code__ = code
@@ -135,10 +106,10 @@ def converted(model: torch.nn.Module, forms: dict[str, Callable[..., object]]) -
         # The names stay: another thread may be in the middle of a call of the other code, where they do what Python's own do.
 
 
-def asks_for_identity(model: torch.nn.Module) -> bool:
-    """Whether the user's functions that the model consists of ask what something is, and not whether it is None: no symbolic truth is True
+def asks_for_identity(named: Sequence[object]) -> bool:
+    """Whether the user's functions among `named` ask what something is, and not whether it is None: no symbolic truth is True
     or False. A truth may be asked elsewhere than where it is made."""
-    return any(_asks_for_identity(each.__code__) for each in functions_of(model) if is_users(each))
+    return any(_asks_for_identity(each.__code__) for each in users_functions(named))
 
 
 def _asks_for_identity(code: CodeType) -> bool:
@@ -191,18 +162,23 @@ def _names(step: dis.Instruction, name: str) -> bool:
     return name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
 
 
-def _exchanged(code: CodeType, called: dict[str, str], matched: dict[str, str]) -> CodeType:
-    """The code, and that of functions in it, with other names where a global is loaded to be called, or as the class of a pattern."""
-    constants = tuple(_exchanged(each, called, matched) if isinstance(each, CodeType) else each for each in code.co_consts)
+def _exchanged(code: CodeType, called: dict[str, str], maps: bool) -> CodeType:
+    """The code, and that of functions in it, with other names where a global is loaded to be called. maps: whether `map` is Python's."""
+    constants = tuple(_exchanged(each, called, maps) if isinstance(each, CodeType) else each for each in code.co_consts)
     if any(new is not old for new, old in zip(constants, code.co_consts, strict=True)):
         code = code.replace(co_consts=constants)
     known, text = list(code.co_names), bytearray(code.co_code)
+    loaded = ""  # to be called, by the last instruction
     for place in range(0, len(text), 2):
+        if text[place] in (CACHE, EXTENDED_ARG):
+            continue
+        before, loaded = loaded, ""
         if text[place] != LOAD_GLOBAL or (place and text[place - 2] == EXTENDED_ARG):
             continue
         number, to_call = divmod(text[place + 1], 2)
-        names = called if to_call else matched if _is_matched(text, place) else {}
-        other = names.get(code.co_names[number])
+        name = code.co_names[number]
+        loaded = name if to_call else ""
+        other = called.get(name) if to_call or (maps and before == "map") else None
         if other is None:
             continue
         if other not in known:
@@ -210,9 +186,3 @@ def _exchanged(code: CodeType, called: dict[str, str], matched: dict[str, str]) 
         if known.index(other) < MOST_NAMES:
             text[place + 1] = 2 * known.index(other) + to_call
     return code.replace(co_names=tuple(known), co_code=bytes(text)) if len(known) > len(code.co_names) else code
-
-
-def _is_matched(text: bytearray, place: int) -> bool:
-    """Whether what is loaded there is the class of a pattern: the names of its attributes are loaded next."""
-    following = [op for op in text[place + 2 :: 2] if op not in (CACHE, EXTENDED_ARG)][:2]
-    return following == [LOAD_CONST, MATCH_CLASS]

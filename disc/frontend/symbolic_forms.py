@@ -46,7 +46,7 @@ from disc.frontend.locations import running_line, user_line
 from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
-from disc.frontend.plain_numbers import plain_where_asked
+from disc.frontend.plain_numbers import plain, plain_where_asked
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.replaced import replaced
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
@@ -67,6 +67,7 @@ GENERATOR = (
     'torch.compile(model, backend="disc") draws from the generator'
 )
 PLAIN_NUMBER = "code at {} that takes it for a plain number (functions of torch keep it dynamic)"
+_MAKING = (torch.tensor, torch.full, torch.scalar_tensor, torch.as_tensor)
 ANY_SIZE = 2  # for a size that depends on data
 
 
@@ -93,6 +94,8 @@ class SymbolicForms(TorchFunctionMode):
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
+        if any(isinstance(each, torch.SymBool) for each in args) and (func in _MAKING or any(isinstance(each, Tensor) for each in args)):
+            args = [plain(each) if isinstance(each, torch.SymBool) else each for each in args]  # `x * (n > 5)`
         kwargs = {name: value for name, value in (kwargs or {}).items() if name != "generator" or value is not None}
         self._see(func, args, kwargs)
         if isinstance(kwargs.get("generator"), torch.Generator):  # of which PyTorch's export keeps nothing that a call could set

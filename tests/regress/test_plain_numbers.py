@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import fractions
 import functools
+import json
 import math
 import numbers
 import operator
@@ -10,7 +14,8 @@ import threading
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +24,7 @@ from compiled import Wrapped
 from torch import Tensor
 
 import disc
-from disc.errors import DiscWarning, ShapeConstraintError, UnsupportedOpError
+from disc.errors import DiscWarning, ExportError, ShapeConstraintError, UnsupportedOpError
 from disc.frontend.exported import export_module
 
 UNCACHED = disc.Options(cache=False)
@@ -58,7 +63,9 @@ FIXING: list[Callable[[Any], Any]] = [
     lambda x: x * np.hypot(x.shape[0] * 0.5, 3),
     lambda x: x * np.cbrt((x.shape[0] + 1) / 3) + torch.from_numpy(np.linspace(0, x.shape[0] / 4, 6)),
     lambda x: x * (np.float32(0.1) * x.shape[0]) + np.round(x.shape[0] / 3, 2) + np.sqrt(x.shape[0]).astype(np.float32),
+    lambda x: x * float(np.uint8(3) - x.shape[0]) + len(repr(np.sqrt(x.shape[0]))) + np.sqrt(x.shape[0]).itemsize,
     lambda x: x + 1 if x.shape[0] == 4.0 else x,
+    lambda x: x * float(fractions.Fraction(x.shape[0], 3)) + len(json.dumps({"rows": x.shape[0]})),
     lambda x: x[torch.from_numpy(np.arange(x.shape[0])[::-1].copy())] if np.isscalar(x.shape[0]) else x,
     of_tables,
 ]
@@ -102,7 +109,14 @@ class Table:
     last: Tensor | None = None
 
 
+@dataclasses.dataclass(slots=True)
+class Sizes:
+    rows: object = None
+    all_rows: ClassVar[object] = None
+
+
 POSITIONS, HOLDER, GLOBAL = Positions(), Table(), torch.zeros(0)
+SIZES, NAMED = Sizes(), SimpleNamespace(rows=None)
 
 
 @functools.lru_cache(maxsize=8)
@@ -138,6 +152,28 @@ def of_kept(x: Tensor) -> Tensor:
     return x + (GLOBAL[: x.shape[0]] + HOLDER.last + POSITIONS(x.shape[0]))[:, None]
 
 
+def of_sizes(fails: bool) -> Callable[[Tensor], Tensor]:
+    last = None
+
+    def function(x: Tensor, memory: dict[str, object] = {}) -> Tensor:  # noqa: B006
+        nonlocal last
+        last = NAMED.rows = SIZES.rows = Sizes.all_rows = of_sizes.rows = memory["rows"] = x.shape[0]  # pyright: ignore
+        return x * last if not fails else x.reshape(5, 5, 5)
+
+    return function
+
+
+def test_sizes_are_kept_nowhere() -> None:
+    for fails in (True, False):
+        function = of_sizes(fails)
+        names = r"SimpleNamespace.rows, Sizes.all_rows, Sizes.rows, \['rows'\] of a dict, last, of_sizes.rows"
+        with pytest.raises(ExportError) if fails else pytest.warns(DiscWarning, match=f"forward sets {names}: a compiled program does not"):
+            export_module(Wrapped(function), (torch.randn(4, 6),))
+        kept = function.__closure__ or ()
+        assert [NAMED.rows, SIZES.rows, Sizes.all_rows, *(each.cell_contents for each in kept)] == [None, None, None, fails, None]
+        assert not vars(of_sizes) and function.__defaults__ == ({},)
+
+
 def test_what_is_kept_outside_of_the_model_is_restored() -> None:
     executable = disc.compile(Wrapped(of_kept), (torch.randn(4, 6),), options=UNCACHED)
     assert HOLDER.last is None and not GLOBAL.numel() and POSITIONS.most == 0
@@ -169,6 +205,23 @@ def parts_and_bits(x: Tensor) -> tuple[object, ...]:
     return x * n.real + n.imag, x * n.numerator + n.denominator, x * (n & 7) + ~n, x * divmod(100, n + 1)[1], x * (n / 2).real
 
 
+@functools.singledispatch
+def doubled(n: object) -> float:
+    return 0.0
+
+
+@doubled.register
+def _(n: int) -> float:
+    return int(n) * 2 + float(n)
+
+
+def classes(x: Tensor) -> Tensor:
+    n = x.shape[0]
+    x = x * sum(map(int, x.shape)) if n.__class__ is int and [*map(type, x.shape)] == [int, int] else x
+    big, copied = n >= 0, copy.deepcopy({"n": n})
+    return x * doubled(n) + (copied["n"] if isinstance(big, bool) and not isinstance(n, bool) else 0)
+
+
 def patterns(x: Tensor) -> Tensor:
     match x.shape[0]:
         case int(n):
@@ -189,11 +242,12 @@ def of_numpy(x: Tensor) -> tuple[object, ...]:
     return (
         *(whole * each for each in (*floats, *wholes)), whole * kinds[0].index(False) + kinds[1],
         whole + np.log(n) + np.log2(n) + np.log10(n), whole * np.tanh(n) + np.arctan(n) + np.float64(0.5) * n,
+        whole * (np.float32(0.1) * np.sqrt(n)) + np.sqrt(n).round() + (np.uint8(3) - np.square(n)),
         whole * np.sqrt(n).item() + np.ceil(n / 2).astype(int), x[: np.ceil(n / 2).astype(int)], x[: int(np.ceil(n * 0.7))],
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("function", [said, parts_and_bits, patterns, of_numpy])
+@pytest.mark.parametrize("function", [said, parts_and_bits, patterns, classes, of_numpy])
 def test_sizes_stay_dynamic(function: Callable[[Tensor], object]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,7 +287,14 @@ def identity_of_names(x: Tensor) -> Tensor:
     return of_flag(x, n > 5) * (2 if is_big(n) is not True else 3) + (strict is True)
 
 
-@pytest.mark.parametrize("function", [identity, equality, identity_of_names])
+def numbers_of_truths(x: Tensor) -> Tensor:
+    big, even = x.shape[0] > 5, x.shape[0] % 2 == 0
+    x = x * [5, 6][big] * (x * even + -big + (big + even) + (even & 1) + (even > 0)) + torch.full((6,), even)
+    x = x * 5 if (np.square(x.shape[0]) > 2) is TRUE else x * 2 if big == 1 or np.int8(5) < x.shape[0] else x
+    return x * 3 if ~even else x
+
+
+@pytest.mark.parametrize("function", [identity, equality, identity_of_names, numbers_of_truths])
 def test_truths_are_what_they_are(function: Callable[[Tensor], Tensor]) -> None:
     executable = disc.compile(Wrapped(function), (torch.randn(4, 6),), options=UNCACHED)
     for rows, served in ((4, True), (2, True), (8, False), (3, False)):
