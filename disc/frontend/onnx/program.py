@@ -28,7 +28,10 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
     inputs = graph_inputs(model.graph, model.weights, given)
     module = OnnxModule(model, inputs, empty_inputs(model.graph, model.weights, given)).eval()
     dynamic = tuple({place: Dim.AUTO for place, dim in enumerate(each.dims) if isinstance(dim, str)} for each in inputs)
-    program = _traced(module, inputs, dynamic, [_given_sizes(inputs, given)] if given is not None else _choices(inputs, module))
+    if given is None:
+        program = _traced(module, inputs, dynamic, _choices(inputs, module))
+    else:
+        program = _traced_for(module, inputs, dynamic, _given_sizes(inputs, given))
     program.graph_module.meta[INPUT_NAMES] = tuple(each.name for each in inputs)
     if len(module.graph.outputs) == len(program.graph_signature.user_outputs):  # an output that is a sequence becomes several
         program.graph_module.meta[OUTPUT_NAMES] = module.graph.outputs
@@ -58,6 +61,22 @@ def _traced(
         assert first is not None
         raise first
     return found
+
+
+def _traced_for(
+    module: OnnxModule, inputs: Sequence[Input], dynamic: tuple[Mapping[int, object], ...], sizes: list[tuple[int, ...]]
+) -> ExportedProgram:
+    """With the dims fixed that are 1 in the example where it cannot be traced else, as what is broadcast. Raises: as `_traced`."""
+    try:
+        return _traced(module, inputs, dynamic, [sizes])
+    except ExportError as error:
+        wider = tuple({dim: kind for dim, kind in dims.items() if size[dim] != 1} for dims, size in zip(dynamic, sizes, strict=True))
+        if wider == dynamic:
+            raise
+        try:
+            return _traced(module, inputs, wider, [sizes])
+        except DiscError:
+            raise error from None
 
 
 def _choices(inputs: Sequence[Input], module: OnnxModule) -> Iterator[list[tuple[int, ...]]]:

@@ -369,6 +369,17 @@ def test_examples_choose_the_sizes(tmp_path: Path) -> None:
         disc.compile(tmp_path / "f.onnx", (torch.ones(3, 4),))
 
 
+def test_dims_that_are_one_in_the_example_are_broadcast(tmp_path: Path) -> None:
+    """They are fixed where the graph cannot be traced else; dims of two names would become one."""
+    text = "row (float[n, 4] x, float[m, 4] bias) => (float[k, 4] y) { y = Add (x, bias) }"
+    model = save(text, tmp_path / "row.onnx")
+    compiled = disc.compile(tmp_path / "row.onnx", (normal(5, 4), normal(1, 4)), options=Options(cache=False))
+    for rows in (0, 1, 7):
+        check(compiled, model, normal(rows, 4), normal(1, 4))
+    with pytest.raises(ShapeConstraintError, match=r"'bias'.*dim 0 must be 1, got 7"):
+        compiled(torch.ones(7, 4), torch.ones(7, 4))
+
+
 ITEMS = """
 items (seq(float[n, 3]) xs, float[m, 3] y, optional(float[m, 3]) z) => (float[a, 3] y0, bool there) {
   more = SequenceInsert (xs, y)
