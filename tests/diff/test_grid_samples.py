@@ -29,11 +29,18 @@ class Sampled(nn.Module):
         return functional.grid_sample(x, grid, self.mode, self.padding, self.align_corners)
 
 
+def no_places(dims: int) -> Tensor:
+    """Every combination of infinities, NaN, what overflows in elements or in a product of weights, and places inside, on borders and beyond."""
+    values = [float("inf"), -float("inf"), float("nan"), 1e38, -1e38, 3e38, 1e10, 0.3, -1.0, 1.0, -37.3]
+    return torch.tensor(list(itertools.product(values, repeat=dims))).reshape(1, *[len(values)] * dims, dims)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_volumes_as_in_eager(mode: str, padding: str) -> None:
+    """Also where coordinates are no places."""
     for align_corners in (True, False):
         model = Sampled(mode, padding, align_corners)
         exe = disc.compile(model, (torch.randn(2, 3, 4, 5, 6), torch.randn(2, 3, 4, 5, 3)), options=disc.Options(cache=False))
@@ -43,16 +50,9 @@ def test_volumes_as_in_eager(mode: str, padding: str) -> None:
             grid = 2 * torch.randn(shape[0], count, count + 1, 2, 3, generator=generator)
             for place in range(min(shape[0], 1)):
                 grid[place, 0, 0] = torch.tensor([[-1.0, 1.0, 0.0], [5.0, -7.0, 1.0]])
-            wanted = model(x, grid)
-            found = exe(x, grid)
-            assert isinstance(found, Tensor)
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def no_places(dims: int) -> Tensor:
-    """Every combination of infinities, NaN, what overflows in elements or in a product of weights, and places inside, on borders and beyond."""
-    values = [float("inf"), -float("inf"), float("nan"), 1e38, -1e38, 3e38, 1e10, 0.3, -1.0, 1.0, -37.3]
-    return torch.tensor(list(itertools.product(values, repeat=dims))).reshape(1, *[len(values)] * dims, dims)
+            torch.testing.assert_close(exe(x, grid), model(x, grid), rtol=1e-5, atol=1e-5)
+        x, grid = torch.randn(1, 2, 4, 5, 6, generator=generator), no_places(3)
+        torch.testing.assert_close(exe(x, grid), model(x, grid), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.sampled(4)
@@ -68,18 +68,3 @@ def test_images_as_in_eager(mode: str, padding: str, align_corners: bool) -> Non
         for coordinates in (grid, no_places(2).expand(shape[0], -1, -1, -1)):
             x = torch.randn(shape)
             torch.testing.assert_close(exe(x, coordinates), model(x, coordinates), rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:dim 4 of input 'grid'")
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_volumes_where_coordinates_are_no_places(mode: str, padding: str) -> None:
-    grid = no_places(3)
-    x = torch.randn(1, 2, 4, 5, 6, generator=torch.Generator().manual_seed(0))
-    for align_corners in (True, False):
-        model = Sampled(mode, padding, align_corners)
-        exe = disc.compile(model, (torch.randn(2, 3, 4, 5, 6), torch.randn(2, 3, 4, 5, 3)), options=disc.Options(cache=False))
-        found = exe(x, grid)
-        assert isinstance(found, Tensor)
-        torch.testing.assert_close(found, model(x, grid), rtol=1e-5, atol=1e-5, equal_nan=True)
