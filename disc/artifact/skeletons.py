@@ -6,30 +6,32 @@ The skeleton's functions are lists of integers that `ral/src/tasks/` interprets:
 
 Instances and results are *slots*. Position p of a slot of kind integer, truth, real, tensor is element p of its tensor; node: the number
 of a node, -1 = None; optional: an integer, -1 = None; items: a list, the positions [offsets[p], offsets[p + 1]) of its part; parts: a
-tuple, position p of each of its parts; nothing: None. A slot's positions are those of its *domain*: 0 instances, 1 nodes, others the
-elements of a list.
+tuple, position p of each of its parts; nothing: None; choice: the place of a text or of another object among the slot's choices, -1 = None,
+-2 = a text that is none of them, nor any that the code names. A slot's positions are those of its *domain*: 0 instances, 1 nodes, others
+the elements of a list.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from disc.artifact.structures import TableRecord
 
 if TYPE_CHECKING:
     from disc.artifact.manifest import InputRecord, OutputRecord
 
-KINDS = ("integer", "truth", "real", "node", "optional", "items", "parts", "tensor", "nothing")
-INTEGER, TRUTH, REAL, NODE, OPTIONAL, ITEMS, PARTS, TENSOR, NOTHING = KINDS
-DTYPES = {INTEGER: "i64", TRUTH: "i1", REAL: "f64", NODE: "i64", OPTIONAL: "i64", ITEMS: "i64"}
+KINDS = ("integer", "truth", "real", "node", "optional", "items", "parts", "tensor", "nothing", "choice")
+INTEGER, TRUTH, REAL, NODE, OPTIONAL, ITEMS, PARTS, TENSOR, NOTHING, CHOICE = KINDS
+DTYPES = {INTEGER: "i64", TRUTH: "i1", REAL: "f64", NODE: "i64", OPTIONAL: "i64", ITEMS: "i64", CHOICE: "i64"}
+OTHER = -2  # of a slot of choices: a text that is none of them
 TAGS = ("unset", "none", "bool", "int", "float", "text", "row", "list", "tuple", "range", "iter", "node", "part", "object")
 BINARY = ("add", "sub", "mult", "div", "floordiv", "mod", "pow")
 COMPARE = ("eq", "noteq", "lt", "lte", "gt", "gte", "is", "isnot", "in", "notin")
 BUILTINS = ("len", "range", "enumerate", "zip", "zip_strict", "reversed", "list", "tuple", "int", "float", "bool", "abs", "min", "max",
             "sum", "any", "all", "error")  # fmt: skip
-METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy")
+METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy", "get")
 READS = ("bool", "float", "int", "item", "tolist")
 TOKENS = ("row", "index", "float", "none", "bool", "int", "text", "object", "list", "tuple")
 OUTPUTS = ("made", "given", "constant", "tuple", "list", "argument")
@@ -40,7 +42,8 @@ Constant = Sequence[int]  # (tag, number); of a float its bits
 
 class SlotRecord(TypedDict):
     """name: of its tensor, empty where it has none. domain: of its positions; inner: of a list's elements. table: of a tensor; parts:
-    numbers of slots behind this one. tuple: of a list, that it was a tuple of any length."""
+    numbers of slots behind this one. tuple: of a list, that it was a tuple of any length. choices: constants, all of them texts or
+    objects."""
 
     kind: str
     name: str
@@ -49,6 +52,7 @@ class SlotRecord(TypedDict):
     table: int
     parts: list[int]
     tuple: bool
+    choices: NotRequired[list[list[int]]]
 
 
 class NodeRecord(TypedDict):
@@ -108,7 +112,7 @@ def malformed_skeleton(record: SkeletonRecord, inputs: Sequence[InputRecord], ou
         if [each["name"] for each in found] != [each["name"] for each in values] or len({each["name"] for each in found}) < len(found):
             return f"manifest.skeleton.{key}: not the inputs or outputs"
         for number, slot in enumerate(slots):
-            problem = _slot(slot, number, slots, record["tables"])
+            problem = _slot(slot, number, slots, record)
             if problem is not None:
                 return f"manifest.skeleton.{key}[{number}]: {problem}"
         for slot, value in zip(found, values, strict=True):
@@ -129,14 +133,33 @@ def malformed_skeleton(record: SkeletonRecord, inputs: Sequence[InputRecord], ou
     return None
 
 
-def _slot(slot: SlotRecord, number: int, slots: Sequence[SlotRecord], tables: Sequence[TableRecord]) -> str | None:
+def _slot(slot: SlotRecord, number: int, slots: Sequence[SlotRecord], record: SkeletonRecord) -> str | None:
     if slot["kind"] not in KINDS or bool(slot["name"]) != (slot["kind"] not in (PARTS, NOTHING)):
         return f"of kind {slot['kind']!r}"
-    if slot["kind"] == TENSOR and not 0 <= slot["table"] < len(tables):
+    if slot["kind"] == TENSOR and not 0 <= slot["table"] < len(record["tables"]):
         return "of no table"
     if any(not number < part < len(slots) for part in slot["parts"]) or (slot["kind"] == ITEMS and len(slot["parts"]) != 1):
         return "parts that it cannot have"
+    choices = slot.get("choices", [])
+    if bool(choices) != (slot["kind"] == CHOICE) or any(not _is_choice(each, choices[0], record) for each in choices):
+        return "choices that it cannot have"
     return None
+
+
+def _is_choice(choice: Sequence[int], first: Sequence[int], record: SkeletonRecord) -> bool:
+    held: dict[int, Sequence[object]] = {TAGS.index("text"): record["texts"], TAGS.index("object"): record["objects"]}
+    return len(choice) == 2 and choice[0] in held and choice[:1] == first[:1] and 0 <= choice[1] < len(held[choice[0]])
+
+
+def choices_of(record: SkeletonRecord, slot: SlotRecord) -> list[str]:
+    """The texts that a slot's choices are, or the names of its objects ("Kind.LEAF"), by their numbers."""
+    found = slot.get("choices", [])
+    return [record["texts"][number] if has_texts(slot) else str(record["objects"][number][1]) for _, number in found]
+
+
+def has_texts(slot: SlotRecord) -> bool:
+    """Whether a slot's choices are texts."""
+    return any(tag == TAGS.index("text") for tag, _ in slot.get("choices", []))
 
 
 # --- text ---------------------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Skeleton:
         rows: Sequence[tuple[Any, bytes]],
         regions: Sequence[tuple[Any, ...]],
         kinds: Sequence[tuple[Any, ...]],
-        slots: Sequence[tuple[int, int, int, int, int, Sequence[int]]],
+        slots: Sequence[tuple[int, int, int, int, int, Sequence[int], Sequence[tuple[Any, ...]]]],
         results: Sequence[tuple[int, int, Sequence[int]]],
         head: tuple[int, int, int, int, int],
     ) -> None: ...
@@ -108,7 +108,11 @@ class Skeleton:
 
 class InstanceReader:
     def __init__(
-        self, classes: Sequence[tuple[type, Sequence[tuple[str, int]]]], tensor: type, check: Callable[[type], dict[str, Getter]] | None
+        self,
+        classes: Sequence[tuple[type, Sequence[tuple[str, int]]]],
+        tensor: type,
+        check: Callable[[type], dict[str, Getter]] | None,
+        choices: Sequence[list[object]],
     ) -> None: ...
 
 class Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,17 +12,21 @@ import numpy.typing as npt
 
 from disc.artifact.manifest import STORAGE
 from disc.artifact.skeletons import (
+    CHOICE,
     DTYPES,
     ITEMS,
     NODE,
     NOTHING,
     OPTIONAL,
+    OTHER,
     PARTS,
     REAL,
     TENSOR,
     TRUTH,
     SkeletonRecord,
     SlotRecord,
+    choices_of,
+    has_texts,
 )
 from disc.errors import MissingFieldError, NodeKindError, TooManyNodesError
 
@@ -56,6 +61,11 @@ class _Flattening:
         fields = [(str(name), int(slot)) for node in record["nodes"] for name, slot in node["fields"]]  # pyright: ignore[reportArgumentType]
         self._own = [{str(name) for name, _ in node["fields"]} for node in record["nodes"]]
         self._fields = dict(fields)
+        self._choices = {
+            slot["name"]: {text: number for number, text in enumerate(choices_of(record, slot))}
+            for slot in self._slots
+            if slot["kind"] == CHOICE
+        }
 
     def arrays(self, instances: Sequence[object]) -> list[Array]:
         for number, each in enumerate(instances):
@@ -155,8 +165,10 @@ class _Flattening:
         kind = slot["kind"]
         if kind == TENSOR:
             return self._tensor(slot, value, path)
-        if kind == OPTIONAL and value is None:
+        if kind in (OPTIONAL, CHOICE) and value is None:
             return NONE
+        if kind == CHOICE:
+            return self._choice(slot, value, path)
         if isinstance(value, np.bool_ | np.integer | np.floating):
             value = value.item()
         good = {TRUTH: isinstance(value, bool), REAL: isinstance(value, int | float) and not isinstance(value, bool)}.get(
@@ -169,6 +181,18 @@ class _Flattening:
                 path, f"it is {str(value)[:40]!r}, not {'a bool' if kind == TRUTH else 'a number' if kind == REAL else 'an integer'}"
             )
         return value
+
+    def _choice(self, slot: SlotRecord, value: Any, path: str) -> int:
+        """The number of a text, or of an enum's member: itself, its name, or that with its class's."""
+        known, texts = self._choices[slot["name"]], has_texts(slot)
+        named = f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else value
+        if texts and type(value) is str:
+            return known.get(value, OTHER)
+        if not texts and isinstance(named, str):
+            found = [number for text, number in known.items() if named == text or (value is named and text.endswith(f".{named}"))]
+            if len(found) == 1:
+                return found[0]
+        self._refuse(path, f"it is {str(value)[:40]!r}, not {'a text' if texts else 'one of ' + ', '.join(known)}")
 
     def _tensor(self, slot: SlotRecord, value: Any, path: str) -> Array:
         table, dtype = self._record["tables"][slot["table"]], dtype_of(self._record, slot)
@@ -190,7 +214,7 @@ class _Flattening:
         elif slot["kind"] == TENSOR:
             self._columns[number].append(np.zeros(self._record["tables"][slot["table"]]["dims"], dtype_of(self._record, slot)))
         elif slot["kind"] != NOTHING:
-            self._columns[number].append(NONE if slot["kind"] in (NODE, OPTIONAL) else 0)
+            self._columns[number].append(NONE if slot["kind"] in (NODE, OPTIONAL, CHOICE) else 0)
 
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise NodeKindError(f"{self._record['name']}{path}: {what}")

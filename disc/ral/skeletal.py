@@ -10,7 +10,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from disc.artifact.skeletons import ITEMS, KINDS, REAL, TENSOR, TRUTH, SkeletonRecord, SlotRecord, skeleton_text, tensors_of
+from disc.artifact.skeletons import (
+    CHOICE,
+    ITEMS,
+    KINDS,
+    OTHER,
+    REAL,
+    TENSOR,
+    TRUTH,
+    SkeletonRecord,
+    SlotRecord,
+    choices_of,
+    has_texts,
+    skeleton_text,
+    tensors_of,
+)
 from disc.errors import (
     ArtifactError,
     CycleError,
@@ -164,6 +178,7 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
             each["inner"],
             each["table"] if each["kind"] == TENSOR else 0,
             each["parts"],
+            _tuples(each.get("choices", [])),
         )
         for each in record["slots"]
     ]
@@ -179,8 +194,17 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
         record["texts"],
         _tuples(record["names"]),
         [
-            (like, text, _tuples(items), [(name, tuple(value)) for name, value in attributes], function, _tuples(bound), sequence)
-            for like, text, items, attributes, function, bound, sequence in cast("list[list[Any]]", record["objects"])
+            (
+                like,
+                text,
+                _tuples(items),
+                [(name, tuple(value)) for name, value in attributes],
+                function,
+                _tuples(bound),
+                sequence,
+                _tuples(keys[0]) if keys else None,
+            )
+            for like, text, items, attributes, function, bound, sequence, *keys in cast("list[list[Any]]", record["objects"])
         ],
         tables,
         [(table, base64.b64decode(str(text))) for table, text in record["rows"]],
@@ -219,4 +243,11 @@ def skeleton_lines(record: SkeletonRecord) -> list[str]:
         for number, each in enumerate(record["kinds"])
         if int(cast("Any", each[2])) >= 0
     ]
-    return [f"instances: {inputs} (-1 = none)", *blocks, *skeleton_text(record, _ral.SKELETON_OPS)]
+    choices = [_choices_line(record, each) for each in record["slots"] if each["kind"] == CHOICE]
+    return [f"instances: {inputs} (-1 = none)", *choices, *blocks, *skeleton_text(record, _ral.SKELETON_OPS)]
+
+
+def _choices_line(record: SkeletonRecord, slot: SlotRecord) -> str:
+    texts = has_texts(slot)
+    known = [f"{number} {text!r}" if texts else f"{number} {text}" for number, text in enumerate(choices_of(record, slot))]
+    return f"{slot['name']}: {', '.join(known)}{f', another text {OTHER}' if texts else ''}"

@@ -10,7 +10,19 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.skeletons import INSTANCES, ITEMS, NODE, NODES, PARTS, SkeletonRecord, SlotRecord, tensors_of
+from disc.artifact.skeletons import (
+    CHOICE,
+    INSTANCES,
+    ITEMS,
+    NODE,
+    NODES,
+    OTHER,
+    PARTS,
+    SkeletonRecord,
+    SlotRecord,
+    has_texts,
+    tensors_of,
+)
 from disc.errors import NodeIndexError, ShapeConstraintError, StructureError
 
 Array = npt.NDArray[np.generic]
@@ -66,12 +78,14 @@ class JoinInstances:
         """Raises NodeIndexError, StructureError, ShapeConstraintError."""
         nodes = self._sizes(member)[NODES]
         for slot, array in zip(self._slots, member.inputs, strict=True):
-            if slot["kind"] != NODE:
+            if slot["kind"] not in (NODE, CHOICE):
                 continue
-            numbers = cast("Numbers", array)
-            wrong = np.flatnonzero((numbers < -1) | (numbers >= nodes))
+            numbers, choices = cast("Numbers", array), slot.get("choices", [])
+            count = nodes if slot["kind"] == NODE else len(choices)
+            wrong = np.flatnonzero((numbers < (OTHER if has_texts(slot) else -1)) | (numbers >= count))
             if len(wrong):
-                raise NodeIndexError(f"{slot['name']}[{wrong[0]}]: {array[wrong[0]]} is no node; there are {nodes}")
+                error, what = (NodeIndexError, "node") if slot["kind"] == NODE else (StructureError, "choice")
+                raise error(f"{slot['name']}[{wrong[0]}]: {array[wrong[0]]} is no {what}; there are {count}")
         return "instances" if self._batching else None
 
     def admits(self, members: Sequence[Member], candidate: Member) -> bool:

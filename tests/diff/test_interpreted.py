@@ -3,7 +3,9 @@ cannot tell, the code runs."""
 
 from __future__ import annotations
 
+import json
 import threading
+from enum import Enum, IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +16,11 @@ from dynamic_models import CASES, WORDS, Tree
 from torch import nn
 
 import disc
+from disc.cli.main import main
 from disc.config import Options
-from disc.errors import InstanceError, SaveError
+from disc.errors import InstanceError, NodeKindError, SaveError, StructureError
+from disc.ral.flat_values import flat_instances
+from disc.ral.skeletal import native_skeleton
 
 HIDDEN = 8
 OPTIONS = Options(cache=False, threads=1)
@@ -312,6 +317,150 @@ def test_generators_that_are_searched(tmp_path: Path) -> None:
     for given in (instances, [], instances[:1], instances[:8]):
         results: Any = saved.batch(given)
         same([tuple(torch.from_numpy(part) if hasattr(part, "dtype") else part for part in each) for each in results], eager(module, given))
+
+
+class Kind(Enum):
+    LEAF = "leaf"
+    INNER = "inner"
+
+
+BY_KIND = {Kind.LEAF: 1.0, Kind.INNER: 0.5}
+
+
+class Phrase:
+    def __init__(self, kind: Kind, label: str | None, parts: list[Any], word: int = 0) -> None:
+        self.kind, self.label, self.parts, self.word = kind, label, parts, word
+
+
+class Labeled(nn.Module):
+    """Compares texts and members of enums, and calls a block by a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.joins = nn.Embedding(WORDS, HIDDEN), nn.ModuleDict({each: nn.Linear(HIDDEN, HIDDEN) for each in ("sum", "max")})
+        self.factors = {"sum": 1, "max": 3}
+
+    def forward(self, tree):
+        if tree.kind is Kind.LEAF:
+            h = self.emb.weight[tree.word]
+            if tree.label in (None, "", "né") and len(tree.label or "") == 2:
+                return h * 3
+            return h * 2 if tree.label == "NP" else h
+        h = self(tree.parts[0])
+        for part in tree.parts[1:]:
+            h = torch.tanh(h + self(part))
+        if tree.label in self.factors and (float(h[0]) > 0 or self.factors[tree.label] < 2):
+            h = self.joins[tree.label](h) * self.factors.get(tree.label, 0) * BY_KIND[tree.kind]
+        elif tree.label is not None and tree.label < "b":
+            h = torch.relu(h)
+        if tree.kind != Kind.INNER or not tree.label or float(h.sum()) > 9:
+            return h * 0.5
+        return h
+
+
+def phrases(count: int, seed: int) -> list[Phrase]:
+    draw = torch.Generator().manual_seed(seed)
+
+    def phrase(depth: int) -> Phrase:
+        word = int(torch.randint(WORDS, (), generator=draw))
+        if depth == 0 or word % 5 == 0:
+            return Phrase(Kind.LEAF, ("NP", "né", None, "")[word % 4], [], word)
+        return Phrase(Kind.INNER, ("sum", "max", "alpha", None, "")[word % 5], [phrase(depth - 1) for _ in range(1 + word % 3)])
+
+    return [phrase(3) for _ in range(count)]
+
+
+def nested(tree: Phrase) -> dict[str, Any]:
+    return {"kind": tree.kind.name, "label": tree.label, "parts": [nested(each) for each in tree.parts], "word": tree.word}
+
+
+def test_texts_and_members_of_enums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    module = Labeled().eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for seed in range(4):
+        batched.batch(phrases(16, seed))
+    before, instances = batched.stats()["interpreted"], phrases(20, 9)
+    assert before, batched.explain()
+    instances.append(Phrase(Kind.LEAF, "VP", [], 3))  # compared with what it is not alone
+    same(batched.batch(instances), eager(module, instances))
+    assert batched.stats()["interpreted"] == before + 1
+    unknown = [*instances, Phrase(Kind.INNER, "beta", instances[:2])]  # its order is not known
+    same(batched.batch(unknown), eager(module, unknown))
+
+    module.factors["max"] = 2
+    same(batched.batch(instances), eager(module, instances))
+    path = str(tmp_path / "labeled.disc")
+    batched.save(path, phrases(16, 1))
+    saved = disc.load(path)
+    for given in (instances, [nested(each) for each in instances]):
+        for found, expected in zip(saved.batch(given), eager(module, instances), strict=True):
+            torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(
+        InstanceError, match=r"a text depends on that, and the model was not made for this text.*test_interpreted.py:\d+"
+    ) as failed:
+        saved.batch(unknown)
+    assert [*failed.value.failures] == [len(instances)]
+    with pytest.raises(NodeKindError, match=r"tree\[0\].kind: it is 'ROOT', not one of Kind.LEAF, Kind.INNER"):
+        saved.batch([{**nested(instances[0]), "kind": "ROOT"}])
+    with pytest.raises(NodeKindError, match=r"tree\[0\].label: it is '3', not a text"):
+        saved.batch([{**nested(instances[0]), "label": 3}])
+    (tmp_path / "given.json").write_text(json.dumps([nested(each) for each in instances[:2]]))
+    assert main(["run", path, "--input", str(tmp_path / "given.json"), "--json"]) == 0
+    assert main(["inspect", path]) == 0
+    assert "tree.kind: 0 Kind.LEAF, 1 Kind.INNER" in capsys.readouterr().out
+
+    record: Any = saved.manifest["skeleton"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    arrays: Any = flat_instances(record, instances, 1 << 20)
+    arrays[[each.name for each in saved.inputs].index("tree.label")][2] = -3
+    with pytest.raises(StructureError, match=r"input 'tree.label' \[2\]: -3 is no choice; there are "):
+        saved(*arrays)
+    for slot in record["slots"]:
+        if slot["name"] == "tree.label":
+            slot["choices"].pop()
+    with pytest.raises(ValueError, match="the choices of slot"):  # a text of the code could be another one
+        native_skeleton(record)
+
+
+class Asks(nn.Module):
+    """Asks for the class of one of its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, HIDDEN)
+
+    def forward(self, words):
+        h = self.emb.weight[words[0]]
+        for word in words:
+            h = h + self.emb.weight[word] if isinstance(self.emb, nn.Embedding) else h
+        return h
+
+
+def test_the_class_of_a_constant() -> None:
+    """It was no instance of any class."""
+    module = Asks().eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    given = [[1, 2, 3], [4], [5, 6]] * 3
+    for _ in range(4):
+        same(batched.batch(given), eager(module, given))
+
+
+class Level(IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+def test_enums_that_equal_numbers_run_in_python() -> None:
+    weight = torch.randn(WORDS, HIDDEN)
+
+    def model(part):
+        return weight[part.word] * (2 if part.level == 1 else 3)
+
+    batched: Any = disc.batched(model, options=OPTIONS)
+    given = [SimpleNamespace(word=number, level=Level(number % 2)) for number in range(8)]
+    for _ in range(3):
+        same(batched.batch(given), [model(each) for each in given])
+    assert "part.level is a Level, an enum whose members are more than names" in batched.explain()
 
 
 def any_of(values: Any) -> bool:

@@ -436,8 +436,8 @@ def test_instances_that_tensors_cannot_say(tmp_path: Path) -> None:
     model: Any = disc.batched(Decides(), options=OPTIONS)
     with pytest.raises(SaveError, match=r"has not run|nothing has run"):
         model.save(tmp_path / "model.disc")
-    with pytest.raises(SaveError, match="words is str, which tensors cannot say"):
-        model.save(tmp_path / "model.disc", [["a"], ["b"]])
+    with pytest.raises(SaveError, match="words is bytes, which tensors cannot say"):
+        model.save(tmp_path / "model.disc", [[b"a"], [b"b"]])
 
 
 # --- the artifact -------------------------------------------------------------------------------------------------------------------

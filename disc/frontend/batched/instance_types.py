@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from disc.artifact.skeletons import (
+    CHOICE,
     INSTANCES,
     INTEGER,
     ITEMS,
@@ -25,7 +27,7 @@ from disc.artifact.skeletons import (
     SlotRecord,
 )
 from disc.frontend.batched.rows import RowClass, row_class
-from disc.frontend.batched.skeleton_values import NotSkeletal
+from disc.frontend.batched.skeleton_values import TEXT, Constants, NotSkeletal, Unsayable, is_plain_enum
 
 MOST_LEARNT = 4096  # nodes that a property is tried on
 MOST_CLASSES = 30  # of nodes: bits of `is_instance`
@@ -33,14 +35,20 @@ ODD = ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__")  # metho
 _SCALARS = (bool, int, float, str, bytes, complex, type(None))
 
 
-class Slots:
-    """Slots that are found. table: the number of a class of rows."""
+def odd_method(kind: type) -> str:
+    """A method by which objects of a class are more than their attributes; empty where it has none. What its metaclass has is no matter."""
+    return next((name for name in ODD if any(name in vars(each) for each in kind.__mro__)), "")
 
-    def __init__(self, table: Callable[[RowClass], int]) -> None:
+
+class Slots:
+    """Slots that are found. table: the number of a class of rows. constants: of the skeleton, which texts and enums are among."""
+
+    def __init__(self, table: Callable[[RowClass], int], constants: Constants) -> None:
         self.records: list[SlotRecord] = []
         self.domains = 2
         self.converted: str | None = None  # what is something else than it was as it lies in tensors
         self._table = table
+        self._constants = constants
 
     def found(self, values: Sequence[Any], name: str, domain: int, *, results: bool = False) -> int:
         """The number of the slot that these values fit, one for each of some positions. Raises NotSkeletal."""
@@ -49,6 +57,10 @@ class Slots:
         number = self._add(NOTHING, "", domain)
         record = self.records[number]
         if not given:
+            return number
+        if not results and (kinds == {str} or all(issubclass(each, Enum) for each in kinds)):
+            self._fill(record, CHOICE, name)
+            record["choices"] = self._choices([*dict.fromkeys(map(type, given))], given, name)
             return number
         if kinds == {bool}:
             self._fill(record, TRUTH, name)
@@ -82,6 +94,30 @@ class Slots:
         if record["kind"] != INTEGER or min(given) < 0:
             raise NotSkeletal(f"{name} is sometimes None and sometimes {_names(map(type, given))}, which tensors cannot say")
         record["kind"] = OPTIONAL
+
+    def _choices(self, kinds: Sequence[type], given: Sequence[Any], name: str) -> list[list[int]]:
+        """All members of enums; texts as they have been found so far, `finish` adds others. Raises NotSkeletal."""
+        odd = next((each for each in kinds if each is not str and (not is_plain_enum(each) or odd_method(each))), None)
+        if odd is not None:
+            raise NotSkeletal(f"{name} is a {odd.__name__}, an enum whose members are more than names: they are compared or asked by code")
+        if len({each.__name__ for each in kinds}) < len(kinds):
+            raise NotSkeletal(f"{name} is of several enums of the name {kinds[0].__name__}")
+        members = [each for kind in kinds if kind is not str for each in cast("type[Enum]", kind)]
+        values: list[Any] = members or ["", *dict.fromkeys(given)]
+        found: list[list[int]] = []
+        for each in values:
+            try:
+                found.append([*self._constants.number(each)])
+            except Unsayable as reason:
+                if members:
+                    raise NotSkeletal(f"{name}: {reason}") from None
+        return found
+
+    def finish(self) -> None:
+        """Takes all texts of the skeleton for choices, when it has them all: so another text is none that code compares with."""
+        for each in self.records:
+            if any(tag == TEXT for tag, _ in each.get("choices", [])):
+                each["choices"] = [[TEXT, number] for number in range(len(self._constants.texts))]
 
     def _add(self, kind: str, name: str, domain: int) -> int:
         self.records.append({"kind": kind, "name": name, "domain": domain, "inner": 0, "table": 0, "parts": [], "tuple": False})
@@ -120,9 +156,9 @@ def _names(kinds: Iterable[type]) -> str:
 class Instances:
     """What examples show of instances. attributes: what the code reads of nodes, name → "file:line"."""
 
-    def __init__(self, name: str, examples: Sequence[Any], attributes: dict[str, str], table: Callable[[RowClass], int]) -> None:
+    def __init__(self, name: str, examples: Sequence[Any], attributes: dict[str, str], slots: Slots) -> None:
         self.name = name
-        self.slots = Slots(table)
+        self.slots = slots
         self.getters: dict[str, list[FunctionType]] = {}
         self.attributes = attributes
         self._seen: list[Any] = []
@@ -166,7 +202,7 @@ class Instances:
             value = waiting.pop()
             if isinstance(value, list | tuple):
                 waiting += value
-            if isinstance(value, (*_SCALARS, list, tuple, dict, set, frozenset, torch.Tensor)) or id(value) in self._known:
+            if isinstance(value, (*_SCALARS, Enum, list, tuple, dict, set, frozenset, torch.Tensor)) or id(value) in self._known:
                 continue
             self._known.add(id(value))
             self._seen.append(value)
@@ -190,9 +226,9 @@ class Instances:
         if len(self.classes) > MOST_CLASSES:
             raise NotSkeletal(f"its instances are of {len(self.classes)} classes; at most {MOST_CLASSES} are saved")
         for each in self.classes:
-            odd = [name for name in ODD if hasattr(each, name)]
+            odd = odd_method(each)
             if odd:
-                raise NotSkeletal(f"instances are of the class {each.__name__}, which has {odd[0]}: only attributes are read")
+                raise NotSkeletal(f"instances are of the class {each.__name__}, which has {odd}: only attributes are read")
 
     def _fields(self) -> dict[type, list[str]]:
         return {

@@ -13,12 +13,12 @@ import torch
 
 from disc.artifact.skeletons import TENSOR
 from disc.frontend.batched.facts import TABLES
-from disc.frontend.batched.instance_types import ODD
+from disc.frontend.batched.instance_types import odd_method
 from disc.frontend.batched.launches import executable_of
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.rows import RowClass, own_rows, row_class
 from disc.frontend.batched.skeleton import Learnt, Skeleton
-from disc.frontend.batched.skeleton_values import OBJECT, Constants, NotSkeletal
+from disc.frontend.batched.skeleton_values import OBJECT, TEXT, Constants, NotSkeletal
 from disc.ral import _ral
 from disc.ral.block_programs import MOST_NODES
 from disc.ral.plain_objects import Getter, NotPlain, check_plain
@@ -49,6 +49,7 @@ class Interpreted:
         self._native = native_skeleton(record)
         self._schedule = Schedule([self._block(each) for each in skeleton.programs])
         self._objects = [each.value for each in skeleton.constants.objects]
+        self._texts = record["texts"]
         self._watched = _watched(skeleton.constants, {id(each) for each in modules}, skeleton.lowering.names)
         self._read = [*skeleton.lowering.read, *_of_classes(skeleton.constants, skeleton.lowering.names)]
         self._names = [*found.attributes]
@@ -62,6 +63,7 @@ class Interpreted:
             [(kind, [(str(name), int(slot)) for name, slot in fields[kind.__name__]]) for kind in found.classes],  # pyright: ignore
             torch.Tensor,
             self._check,
+            [[self._choice(*each) for each in slot.get("choices", [])] for slot in record["slots"]],
         )
 
     def holds(self) -> bool:
@@ -91,6 +93,9 @@ class Interpreted:
         except NotPlain as reason:
             return str(reason)
 
+    def _choice(self, tag: int, number: int) -> object:
+        return self._texts[number] if tag == TEXT else self._objects[number]
+
     def _block(self, kind: Kind) -> ScheduledBlock:
         executable, number = executable_of(kind), self._classes.index
         assert executable is not None
@@ -118,9 +123,7 @@ class Interpreted:
     def _signature(self, kind: type) -> tuple[object, ...]:
         """What was made of a class: its properties, its other code, and what its objects do besides."""
         held = [inspect.getattr_static(kind, name, None) for name in self._names]
-        return tuple(each if isinstance(each, property | FunctionType) else None for each in held) + tuple(
-            hasattr(kind, name) for name in ODD
-        )
+        return *(each if isinstance(each, property | FunctionType) else None for each in held), odd_method(kind)
 
     def _check(self, kind: type) -> dict[str, Getter]:
         """As `check_plain` of what a class's objects hold. Raises NotPlain where attributes are found otherwise than when this was made."""
@@ -147,6 +150,8 @@ def _watched(constants: Constants, modules: set[int], names: dict[str, int]) -> 
         value = each.value
         if each.like != OBJECT:
             facts.add_sequence(value)
+        elif each.keys is not None:
+            facts.add_dict(value, set(value))
         elif id(value) not in modules and isinstance(getattr(value, "__dict__", None), dict):
             facts.add_dict(vars(value), {*names} & vars(value).keys())
             for table in TABLES if isinstance(value, torch.nn.Module) else ():

@@ -70,7 +70,7 @@ class _Saving:
     def __init__(self, skeleton: Skeleton, results: Sequence[Any]) -> None:
         """results: of examples. Raises NotSkeletal for what tensors cannot say."""
         self.skeleton = skeleton
-        self.results = Slots(skeleton.table)
+        self.results = Slots(skeleton.table, skeleton.constants)
         self.results.found(results, "output", 0, results=True)
         _name_results(self.results.records)
 

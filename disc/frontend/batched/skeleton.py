@@ -17,7 +17,7 @@ import torch
 from disc.artifact.skeletons import OUTPUTS, TOKENS, SkeletonRecord, SlotRecord
 from disc.artifact.structures import TableRecord
 from disc.frontend.batched.functions import Function
-from disc.frontend.batched.instance_types import Instances
+from disc.frontend.batched.instance_types import Instances, Slots
 from disc.frontend.batched.instructions import NeedsPython
 from disc.frontend.batched.lowering import Lowering, has_more_parameters, not_understood
 from disc.frontend.batched.members import Members
@@ -77,7 +77,7 @@ class Skeleton:
         """What instances are; properties that the code asks for read attributes, too."""
         attributes = self._attributes()
         while True:
-            found = Instances(self.name, examples, attributes, self.table)
+            found = Instances(self.name, examples, attributes, Slots(self.table, self.constants))
             for name, getters in found.getters.items():
                 for getter in getters:
                     self._model.learnt(getter, found.with_getter(name, getter))
@@ -218,6 +218,7 @@ class Skeleton:
 
     def record(self, results: Sequence[SlotRecord]) -> SkeletonRecord:
         """results: how results lie in tensors."""
+        self.instances.slots.finish()
         return {
             "name": self.name,
             "functions": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -45,6 +46,7 @@ class Held:
     def __init__(self, value: Any, like: int, text: str) -> None:
         self.value, self.like, self.text = value, like, text
         self.items: list[Number] = []
+        self.keys: list[Number] | None = None  # of a dict, whose values are the items
         self.attributes: dict[int, Number] = {}
         self.function = -1
         self.bound: list[Number] = []
@@ -56,6 +58,7 @@ class Constants:
     def __init__(self, find: Callable[[Any], Function | None]) -> None:
         self.numbers: list[Number] = []
         self.texts: list[str] = []
+        self._text_numbers: dict[str, int] = {}
         self.objects: list[Held] = []
         self._find = find
         self._places: dict[Number, int] = {}
@@ -87,9 +90,13 @@ class Constants:
         return OBJECT, self.object(value)
 
     def _text(self, value: str) -> int:
-        if value not in self.texts:
+        number = self._text_numbers.get(value)
+        if number is None:
+            if any("\ud800" <= each <= "\udfff" for each in value):
+                raise Unsayable(f"{value!r} is not Unicode")
+            number = self._text_numbers[value] = len(self.texts)
             self.texts.append(value)
-        return self.texts.index(value)
+        return number
 
     def key(self, value: Any) -> object:
         """What names an object."""
@@ -116,9 +123,20 @@ class Constants:
         held = Held(value, like, _text_of(value))
         self.objects.append(held)
         held.items = items
+        if type(value) is dict:
+            held.keys, held.items = self._dict(value)
         if not plain and isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | tuple | list):
             held.items = [self.number(each) for each in value]
         return self._known[key]
+
+    def _dict(self, value: dict[Any, Any]) -> tuple[list[Number] | None, list[Number]]:
+        """The keys and values of a dict that is only asked; no keys where the runtime could not find one as Python does."""
+        if not all(type(each) in (str, int) or (isinstance(each, Enum) and is_plain_enum(type(each))) for each in value):
+            return None, []
+        try:
+            return [self.number(each) for each in value], [self.number(each) for each in value.values()]
+        except Unsayable:
+            return None, []
 
     def finish(self, names: dict[str, int], functions: dict[Function, int]) -> None:
         """Fills in what the code may ask of objects: attributes of these names, and calls."""
@@ -126,7 +144,7 @@ class Constants:
         while done < len(self.objects):
             held = self.objects[done]
             done += 1
-            if held.like != OBJECT or isinstance(held.value, CONSTANTS):
+            if held.like != OBJECT or isinstance(held.value, (*CONSTANTS, dict)):
                 continue
             if isinstance(held.value, Entry):
                 target = held.value.target
@@ -158,11 +176,19 @@ class Constants:
                 sorted(each.attributes.items()),
                 each.function,
                 each.bound,
-                bool(each.items) or each.like != OBJECT,
+                each.keys is None and (bool(each.items) or each.like != OBJECT),
+                *([] if each.keys is None else [each.keys]),
             ]
             for each in self.objects
         ]
 
 
+def is_plain_enum(kind: type) -> bool:
+    """Whether members of an enum equal themselves alone."""
+    return kind.__eq__ is object.__eq__ and kind.__hash__ is Enum.__hash__
+
+
 def _text_of(value: Any) -> str:
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
     return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__name__)

@@ -25,9 +25,9 @@ bool ResultObjects::take(const Value& value, int depth) {
     case Tag::kBool:
     case Tag::kInt:
     case Tag::kFloat:
-    case Tag::kText:
     case Tag::kNode:
     case Tag::kObject: return true;
+    case Tag::kText: return value.i != tasks::kOtherText;
     case Tag::kRow: return take_row(value.i);
     case Tag::kList:
     case Tag::kTuple: {
@@ -86,7 +86,7 @@ nb::object ResultObjects::make(const Value& value) {
     case Tag::kBool: return nb::bool_(value.i != 0);
     case Tag::kInt: return nb::int_(value.i);
     case Tag::kFloat: return nb::float_(value.f);
-    case Tag::kText: return nb::str(machine_.words(value).c_str());
+    case Tag::kText: return nb::str(machine_.words(value).data(), machine_.words(value).size());
     case Tag::kNode: return flat_.nodes[static_cast<size_t>(value.i)];
     case Tag::kObject: return objects_[static_cast<size_t>(value.i)];
     case Tag::kRow: return tensor(value.i);

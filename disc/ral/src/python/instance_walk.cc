@@ -89,6 +89,19 @@ class InstanceWalk {
     return number;
   }
 
+  int64_t choice(int32_t slot, PyObject* given) const {
+    const InstanceReader::Choices& known = reader_.choices_[static_cast<size_t>(slot)];
+    if (!known.objects.empty()) {
+      const auto found = std::find_if(known.objects.begin(), known.objects.end(), [given](const nb::object& each) { return each.ptr() == given; });
+      if (found == known.objects.end()) refuse(given, "others");
+      return found - known.objects.begin();
+    }
+    if (!PyUnicode_CheckExact(given)) refuse(given, "a text");
+    PyObject* found = PyDict_GetItemWithError(known.texts.ptr(), given);
+    if (!found && PyErr_Occurred()) nb::raise_python_error();
+    return found ? PyLong_AsLongLong(found) : tasks::kOtherChoice;
+  }
+
   void write(int32_t number, nb::object value) {
     const Slot& slot = code_.slots[static_cast<size_t>(number)];
     PyObject* given = value.ptr();
@@ -130,6 +143,7 @@ class InstanceWalk {
       case SlotKind::kNothing:
         if (!value.is_none()) refuse(given, "None");
         return;
+      case SlotKind::kChoice: column(number).integers.push_back(value.is_none() ? -1 : choice(number, given)); return;
     }
   }
 
@@ -160,8 +174,18 @@ class InstanceWalk {
   ObjectNumbers numbers_;
 };
 
-InstanceReader::InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check)
+InstanceReader::InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check,
+                               const std::vector<nb::list>& choices)
     : tensor_(std::move(tensor)), check_(std::move(check)) {
+  for (const nb::list& each : choices) {
+    Choices& made = choices_.emplace_back();
+    for (const nb::handle value : each) {
+      if (nb::isinstance<nb::str>(value) && made.objects.empty())
+        made.texts[value] = nb::int_(nb::len(made.texts));
+      else
+        made.objects.push_back(nb::borrow(value));
+    }
+  }
   std::vector<int32_t> all;
   for (const auto& [type, fields] : classes) {
     NodeClass& made = classes_.emplace_back(NodeClass{type, {}, {}});

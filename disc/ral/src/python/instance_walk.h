@@ -33,7 +33,8 @@ class InstanceReader {
   using Fields = std::vector<std::pair<std::string, int32_t>>;
 
   // classes: of nodes, and of each the attributes that it holds with their slots. tensor: the class of tensors. check: as of TypeCheck.
-  InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check);
+  // choices: of each slot, as the code has them: texts or other objects.
+  InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check, const std::vector<nb::list>& choices);
   InstanceReader(const InstanceReader&) = delete;
 
   // Why instances are none of the code's; empty where they are read. At most `most` nodes.
@@ -47,7 +48,14 @@ class InstanceReader {
     std::vector<int32_t> without;                        // slots of what other classes have
   };
 
+  // Of a slot: numbers by texts; other objects by identity.
+  struct Choices {
+    nb::dict texts;
+    std::vector<nb::object> objects;
+  };
+
   std::vector<NodeClass> classes_;
+  std::vector<Choices> choices_;
   nb::object tensor_;
   TypeCheck check_;
 };

@@ -1,6 +1,7 @@
 #include "python/tasks.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -38,12 +39,13 @@ using Ints = std::vector<int32_t>;
 // As the manifest has them: the fields of the structs of tasks/code.h, in order.
 using Functions = std::vector<std::tuple<std::string, std::string, int32_t, int32_t, bool, Ints, std::vector<std::pair<int32_t, int32_t>>>>;
 using Names = std::vector<std::tuple<std::string, int32_t, int32_t, int32_t, int32_t>>;
-using Objects = std::vector<std::tuple<int32_t, std::string, std::vector<Constant>, std::vector<std::pair<int32_t, Constant>>, int32_t, std::vector<Constant>, bool>>;
+using Objects = std::vector<std::tuple<int32_t, std::string, std::vector<Constant>, std::vector<std::pair<int32_t, Constant>>, int32_t, std::vector<Constant>, bool,
+                                       std::optional<std::vector<Constant>>>>;
 using Classes = std::vector<std::tuple<int32_t, std::vector<int64_t>, int64_t>>;
 using Rows = std::vector<std::pair<int32_t, nb::bytes>>;
 using Regions = std::vector<std::tuple<std::string, std::string, Ints, Ints>>;
 using Kinds = std::vector<std::tuple<int32_t, std::vector<int64_t>, int32_t, Ints, Ints, Ints, int32_t, double, Ints>>;
-using Slots = std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, Ints>>;
+using Slots = std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, Ints, std::vector<Constant>>>;
 using Results = std::vector<std::tuple<int32_t, int32_t, Ints>>;
 
 tasks::Value value_of(const Constant& constant) {
@@ -58,11 +60,24 @@ tasks::Items values_of(const std::vector<Constant>& constants) {
   return items;
 }
 
+// Of a dict: the places of its keys.
+void fill_keys(tasks::Object& object, const std::vector<Constant>& keys, const std::vector<std::string>& texts) {
+  object.mapping = true;
+  if (keys.size() != object.items.size()) throw nb::value_error("a skeleton with a dict of other keys");
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto& [tag, number] = keys[i];
+    const bool text = tag == static_cast<int32_t>(Tag::kText) && number >= 0 && static_cast<size_t>(number) < texts.size();
+    if (!text && tag != static_cast<int32_t>(Tag::kInt) && tag != static_cast<int32_t>(Tag::kObject)) throw nb::value_error("a skeleton with a dict of odd keys");
+    if (text) object.texts.emplace(texts[static_cast<size_t>(number)], i);
+    else (tag == static_cast<int32_t>(Tag::kInt) ? object.integers : object.objects).emplace(number, i);
+  }
+}
+
 void fill_code(Code& code, const Functions& functions, const Names& names, const Objects& objects, const Classes& classes, const Rows& rows) {
   for (const auto& [name, file, parameters, registers, memo, words, lines] : functions)
     code.functions.push_back({name, file, parameters, registers, memo, words, lines});
   for (const auto& [text, slot, holders, getter, owners] : names) code.names.push_back({text, slot, holders, getter, owners});
-  for (const auto& [like, text, items, attributes, function, bound, sequence] : objects) {
+  for (const auto& [like, text, items, attributes, function, bound, sequence, keys] : objects) {
     tasks::Object& object = code.objects.emplace_back();
     object.like = like < 0 || like > static_cast<int32_t>(Tag::kObject) ? Tag::kUnset : static_cast<Tag>(like);
     object.text = text;
@@ -71,6 +86,7 @@ void fill_code(Code& code, const Functions& functions, const Names& names, const
     object.function = function;
     object.bound = values_of(bound);
     object.sequence = sequence;
+    if (keys) fill_keys(object, *keys, code.texts);
   }
   for (const auto& [dtype, dims, bytes] : classes) {
     int64_t size = bytes < 0 ? -1 : 1;
@@ -91,14 +107,16 @@ class Skeleton {
   Skeleton(const Functions& functions, const std::vector<Constant>& constants, std::vector<std::string> texts, const Names& names,
            const Objects& objects, const Classes& classes, const Rows& rows, const Regions& regions, const Kinds& kinds, const Slots& slots,
            const Results& results, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
+    code_.texts = std::move(texts);
     fill_code(code_, functions, names, objects, classes, rows);
     for (const Constant& each : constants) code_.constants.push_back(value_of(each));
-    code_.texts = std::move(texts);
     for (const auto& [name, line, uses, own] : regions) code_.regions.push_back({name, line, {uses.begin(), uses.end()}, own});
     for (const auto& [region, tokens, block, places, read, made, values, cost, outputs] : kinds)
       code_.kinds.push_back({region, tokens, block, places, read, made, values, cost, outputs});
-    for (const auto& [kind, array, domain, inner, row_class, parts] : slots)
-      code_.slots.push_back({static_cast<SlotKind>(kind), array, domain, inner, row_class, parts});
+    for (const auto& [kind, array, domain, inner, row_class, parts, choices] : slots) {
+      code_.slots.push_back({static_cast<SlotKind>(kind), array, domain, inner, row_class, parts, {}});
+      for (const Constant& each : choices) code_.slots.back().choices.push_back(value_of(each));
+    }
     for (const auto& [kind, row_class, parts] : results) code_.results.push_back({static_cast<SlotKind>(kind), row_class, parts});
     std::tie(code_.root, code_.result, code_.kind_slot, code_.arrays, code_.domains) = head;
     if (code_.domains > 1 << 16) throw nb::value_error("a skeleton of too many lists");
@@ -361,8 +379,8 @@ void bind_tasks(nb::module_& module) {
       .def("refuses", &Skeleton::refuses, nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"), nb::arg("stack"))
       .def("table_bytes", &Skeleton::table_bytes);
   nb::class_<InstanceReader>(module, "InstanceReader")
-      .def(nb::init<const std::vector<std::pair<nb::object, InstanceReader::Fields>>&, nb::object, nb::object>(), nb::arg("classes"), nb::arg("tensor"),
-           nb::arg("check").none());
+      .def(nb::init<const std::vector<std::pair<nb::object, InstanceReader::Fields>>&, nb::object, nb::object, const std::vector<nb::list>&>(),
+           nb::arg("classes"), nb::arg("tensor"), nb::arg("check").none(), nb::arg("choices"));
 }
 
 }  // namespace ral::python

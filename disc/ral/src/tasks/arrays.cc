@@ -47,6 +47,12 @@ class Check {
         bool good = numbers[0] == 0;
         for (int64_t i = 1; i < array.length; ++i) good = good && numbers[i - 1] <= numbers[i];
         if (!good) return fail(RAL_ERROR_STRUCTURE, slot, "has offsets that do not ascend from 0");
+      } else if (slot.kind == SlotKind::kChoice) {
+        const auto count = static_cast<int64_t>(slot.choices.size());
+        const int64_t lowest = slot.has_texts() ? kOtherChoice : -1;
+        const auto* wrong = std::find_if(numbers, numbers + array.length, [&](int64_t each) { return each < lowest || each >= count; });
+        if (wrong != numbers + array.length)
+          return fail(RAL_ERROR_STRUCTURE, slot, "[" + std::to_string(wrong - numbers) + "]: " + std::to_string(*wrong) + " is no choice; there are " + std::to_string(count));
       } else if (slot.kind == SlotKind::kNode) {
         for (int64_t i = 0; i < array.length; ++i) {
           if (numbers[i] == -1) continue;

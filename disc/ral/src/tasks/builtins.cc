@@ -97,6 +97,11 @@ Value Machine::builtin(int32_t which, const Items& given) {
 }
 
 Value Machine::method(int32_t which, const Value& value, const Items& given) {
+  const Object* dict = mapping(value);
+  if (which == kGet && dict && (given.size() == 1 || given.size() == 2)) {
+    const Value* found = looked_up(*dict, given[0]);
+    return found ? *found : given.size() > 1 ? given[1] : Value::none();
+  }
   if (value.tag != Tag::kList) {
     if (which == kCopy && value.tag == Tag::kPart) return list(Tag::kList, items_of(value));
     raise("AttributeError", std::string(name_of(value.tag)) + " is changed");

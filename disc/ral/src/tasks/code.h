@@ -66,7 +66,7 @@ enum Builtin : int32_t {
   kLen, kRangeOf, kEnumerateOf, kZipOf, kStrictZipOf, kReversedOf, kListOf, kTupleOf, kIntOf, kFloatOf, kBoolOf, kAbs, kMin, kMax, kSum,
   kAny, kAll, kError, kBuiltins
 };
-enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kMethods };
+enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kGet, kMethods };
 enum Read : int32_t { kReadBool, kReadFloat, kReadInt, kReadItem, kReadList, kReads };
 
 struct Function {
@@ -80,8 +80,9 @@ struct Function {
 // How the parts of an instance lie in the arrays: position p of a slot is
 //   kInteger, kTruth, kReal: element p of its array; kNode: the node of this number, -1 = None; kOptional: an integer, -1 = None;
 //   kItems: a list, positions [offsets[p], offsets[p + 1]) of slot `parts[0]`; kParts: a tuple, position p of each of `parts`;
-//   kTensor: row p of its array, of class `row_class`; kNothing: None.
-enum class SlotKind : int32_t { kInteger, kTruth, kReal, kNode, kOptional, kItems, kParts, kTensor, kNothing };
+//   kTensor: row p of its array, of class `row_class`; kNothing: None; kChoice: one of `choices`, -1 = None, kOtherChoice = another text.
+enum class SlotKind : int32_t { kInteger, kTruth, kReal, kNode, kOptional, kItems, kParts, kTensor, kNothing, kChoice };
+inline constexpr int64_t kOtherChoice = -2;
 
 struct Slot {
   SlotKind kind;
@@ -90,6 +91,9 @@ struct Slot {
   int32_t inner;      // the domain of a list's elements
   int32_t row_class;
   std::vector<int32_t> parts;
+  std::vector<Value> choices;  // texts, among them all of the code's, or constant objects
+
+  bool has_texts() const { return !choices.empty() && choices[0].tag == Tag::kText; }
 };
 
 // What is known of the name of an attribute. slot: of nodes; getter: the function of a property; and the bits of the classes of nodes that
@@ -107,6 +111,9 @@ struct Object {
   int32_t function = -1;  // what a call of it runs
   Items bound;            // its arguments before those of the call
   bool sequence = false;  // it has a length and items
+  bool mapping = false;   // a dict: `items` are its values
+  std::unordered_map<std::string, size_t> texts;  // of a dict: the places of texts, integers and objects that are its keys
+  std::unordered_map<int64_t, size_t> integers, objects;
 };
 
 struct RowClass {

@@ -356,7 +356,10 @@ void Machine::describe(const Value& value, Use use, int32_t depth) {
       if (use == kUseRow && code_.number_class >= 0) return describe_float(value);
       token(kTokenFloat, value.i);
       return;
-    case Tag::kText: token(kTokenText, value.i); return;
+    case Tag::kText:
+      if (value.i == kOtherText) raise("NodeKindError", "tensor code reads a text that the model was not made for");
+      token(kTokenText, value.i);
+      return;
     case Tag::kList:
     case Tag::kTuple:
     case Tag::kPart: break;

@@ -88,7 +88,7 @@ class Machine {
   const Row& row(int64_t number) const { return launches_.row(number); }
   const std::string* failure(const Row& row) const { return launches_.failure(row); }
   int64_t slot_row(size_t slot) const { return slot_rows_[slot]; }
-  std::string words(const Value& value) const { return text(value); }
+  const std::string& words(const Value& text) const { return characters(text); }
 
   // Of the results: numbers and rows of each slot, in the order of positions; of instances that failed nothing.
   struct Column {
@@ -153,6 +153,8 @@ class Machine {
   bool compare(int32_t op, const Value& left, const Value& right);
   bool equal(const Value& left, const Value& right, int32_t depth = 0);
   bool contains(const Value& items, const Value& value);
+  const Object* mapping(const Value& value) const;
+  const Value* looked_up(const Object& mapping, const Value& key) const;
   Value iterator(const Value& value);
   bool next(Value& iterator, Value& item);
   Items items_of(const Value& value);
@@ -172,6 +174,8 @@ class Machine {
     return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
   }
   std::string text(const Value& value) const;
+  const std::string& characters(const Value& value) const;
+  bool equal_texts(const Value& left, const Value& right) const;
 
   // --- results.cc
   void check_result(int32_t slot, const Value& value);

@@ -15,7 +15,7 @@ enum class Tag : uint8_t {
   kBool,    // i
   kInt,     // i
   kFloat,   // f
-  kText,    // i: number of a string
+  kText,    // i: number of a string; kOtherText: one that an instance holds, and the code does not have
   kRow,     // i: number of a row that a launch computes, or that is given
   kList,    // i: number of a list of the heap
   kTuple,   // i: the same, never changed
@@ -25,6 +25,8 @@ enum class Tag : uint8_t {
   kPart,    // i: position; aux: the slot of the structure whose list or tuple it is
   kObject,  // i: number of a constant object: a module, a function, a constant container
 };
+
+inline constexpr int64_t kOtherText = -1;
 
 struct Value {
   Tag tag = Tag::kUnset;

@@ -14,13 +14,23 @@ const char* name_of(Tag tag) {
 void Machine::raise(const char* kind, std::string words) { throw Failure{kind, std::move(words)}; }
 
 std::string Machine::text(const Value& value) const {
-  if (value.tag == Tag::kText) {
-    const auto own = static_cast<size_t>(value.i);
-    return own < code_.texts.size() ? code_.texts[own] : texts_[own - code_.texts.size()];
-  }
+  if (value.tag == Tag::kText) return value.i == kOtherText ? "a text" : characters(value);
   if (value.tag == Tag::kObject) return code_.objects[static_cast<size_t>(value.i)].text;
   if (value.is_integer()) return std::to_string(value.i);
   return name_of(value.tag);
+}
+
+// Raises for a text of which nothing is known but that the code has none like it.
+const std::string& Machine::characters(const Value& value) const {
+  if (value.i == kOtherText) raise("NodeKindError", "what it does with a text depends on that, and the model was not made for this text");
+  const auto own = static_cast<size_t>(value.i);
+  return own < code_.texts.size() ? code_.texts[own] : texts_[own - code_.texts.size()];
+}
+
+bool Machine::equal_texts(const Value& left, const Value& right) const {
+  const auto of_code = [&](const Value& each) { return each.i >= 0 && each.i < static_cast<int64_t>(code_.texts.size()); };
+  if ((left.i == kOtherText && of_code(right)) || (right.i == kOtherText && of_code(left))) return false;
+  return characters(left) == characters(right);
 }
 
 bool Machine::truth(const Value& value) const {
@@ -29,11 +39,11 @@ bool Machine::truth(const Value& value) const {
     case Tag::kBool:
     case Tag::kInt: return value.i != 0;
     case Tag::kFloat: return value.f != 0;
-    case Tag::kText: return !text(value).empty();
+    case Tag::kText: return value.i == kOtherText || !characters(value).empty();
     case Tag::kNode:
     case Tag::kIter: return true;
     case Tag::kObject:
-      if (!code_.objects[static_cast<size_t>(value.i)].sequence) return true;
+      if (!code_.objects[static_cast<size_t>(value.i)].sequence && !mapping(value)) return true;
       break;
     case Tag::kRow:
     case Tag::kUnset: raise("TypeError", std::string("whether ") + name_of(value.tag) + " is true");
@@ -47,7 +57,10 @@ int64_t Machine::length(const Value& value) const {
     case Tag::kList:
     case Tag::kTuple: return static_cast<int64_t>(lists_[static_cast<size_t>(value.i)].size());
     case Tag::kRange: return ranges_[static_cast<size_t>(value.i)].count();
-    case Tag::kText: return static_cast<int64_t>(text(value).size());
+    case Tag::kText: {
+      const std::string& utf8 = characters(value);
+      return std::count_if(utf8.begin(), utf8.end(), [](char each) { return (each & 0xC0) != 0x80; });
+    }
     case Tag::kPart: {
       const Slot& slot = code_.slots[static_cast<size_t>(value.aux)];
       if (slot.kind == SlotKind::kParts) return static_cast<int64_t>(slot.parts.size());
@@ -61,7 +74,7 @@ int64_t Machine::length(const Value& value) const {
     }
     case Tag::kObject: {
       const Object& object = code_.objects[static_cast<size_t>(value.i)];
-      if (object.sequence) return static_cast<int64_t>(object.items.size());
+      if (object.sequence || object.mapping) return static_cast<int64_t>(object.items.size());
       break;
     }
     default: break;
@@ -85,6 +98,12 @@ Value Machine::slot_value(int32_t number, int64_t position) {
     case SlotKind::kItems:
     case SlotKind::kParts: return Value::of(Tag::kPart, position, number);
     case SlotKind::kTensor: return Value::of(Tag::kRow, launches_.add_given(slot.row_class, slot_rows_[static_cast<size_t>(number)] + position));
+    case SlotKind::kChoice: {
+      const int64_t found = static_cast<const int64_t*>(data)[position];
+      if (found >= 0) return slot.choices[static_cast<size_t>(found)];
+      if (found == kOtherChoice) return Value::of(Tag::kText, kOtherText);
+      break;
+    }
     case SlotKind::kNothing: break;
   }
   return Value::none();
@@ -104,12 +123,44 @@ Value Machine::item_at(const Value& value, int64_t place) {
       if (slot.kind == SlotKind::kParts) return slot_value(slot.parts[static_cast<size_t>(place)], value.i);
       return slot_value(slot.parts[0], static_cast<const int64_t*>(arrays_[static_cast<size_t>(slot.array)].data)[value.i] + place);
     }
-    case Tag::kObject: return code_.objects[static_cast<size_t>(value.i)].items[static_cast<size_t>(place)];
-    default: raise("TypeError", std::string(name_of(value.tag)) + " has no items");
+    case Tag::kObject:
+      if (mapping(value)) break;
+      return code_.objects[static_cast<size_t>(value.i)].items[static_cast<size_t>(place)];
+    default: break;
   }
+  raise("TypeError", std::string(name_of(value.tag)) + " has no items");
+}
+
+// The dict that a value is; null for others.
+const Object* Machine::mapping(const Value& value) const {
+  const Object* object = value.tag == Tag::kObject ? &code_.objects[static_cast<size_t>(value.i)] : nullptr;
+  return object && object->mapping ? object : nullptr;
+}
+
+// The value of a key; null where there is none. All keys that are texts are texts of the code.
+const Value* Machine::looked_up(const Object& mapping, const Value& key) const {
+  const auto found = [&](const auto& places, const auto& wanted) {
+    const auto at = places.find(wanted);
+    return at == places.end() ? nullptr : &mapping.items[at->second];
+  };
+  switch (key.tag) {
+    case Tag::kText: return key.i == kOtherText ? nullptr : found(mapping.texts, characters(key));
+    case Tag::kBool:
+    case Tag::kInt: return found(mapping.integers, key.i);
+    case Tag::kNone: return nullptr;
+    case Tag::kObject:
+      if (code_.objects[static_cast<size_t>(key.i)].like == Tag::kObject) return found(mapping.objects, key.i);
+      break;
+    default: break;
+  }
+  raise("TypeError", std::string("a dict is asked for ") + name_of(key.tag));
 }
 
 Value Machine::item(const Value& value, const Value& index) {
+  if (const Object* dict = mapping(value)) {
+    if (const Value* found = looked_up(*dict, index)) return *found;
+    raise("KeyError", index.tag == Tag::kText && index.i == kOtherText ? "a text that is none of the dict's keys" : text(index));
+  }
   if (!index.is_integer()) raise("TypeError", "an index that is " + std::string(name_of(index.tag)));
   if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kIter || value.tag == Tag::kNode)
     raise("TypeError", std::string(name_of(value.tag)) + " has no items");
@@ -169,7 +220,7 @@ double Machine::exact(const Value& value) {
 Value Machine::binary(int32_t op, const Value& left, const Value& right) {
   if (!left.is_number() || !right.is_number()) {
     if (op == kAdd && left.tag == right.tag && left.tag == Tag::kText) {
-      texts_.push_back(text(left) + text(right));
+      texts_.push_back(characters(left) + characters(right));
       return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
     }
     const auto sequence = [&](const Value& each) { return each.tag == Tag::kList || each.tag == Tag::kTuple || each.tag == Tag::kPart || each.tag == Tag::kObject; };
@@ -252,7 +303,7 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
     if (left.is_integer() && right.is_integer()) return left.i == right.i;
     return exact(left) == exact(right);
   }
-  if (left.tag == Tag::kText && right.tag == Tag::kText) return text(left) == text(right);
+  if (left.tag == Tag::kText && right.tag == Tag::kText) return equal_texts(left, right);
   const auto opaque = [](const Value& value) { return value.tag == Tag::kRow || value.tag == Tag::kNode || value.tag == Tag::kIter; };
   if (opaque(left) && opaque(right)) raise("TypeError", std::string("== between ") + name_of(left.tag) + " and " + name_of(right.tag));
   const auto sequence = [&](const Value& each) {
@@ -267,14 +318,17 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
     }
     return true;
   }
+  if (mapping(left) && mapping(right) && !left.same(right)) raise("TypeError", "== between dicts");
   return left.same(right);
 }
 
 bool Machine::contains(const Value& items, const Value& value) {
+  if (items.tag == Tag::kText && value.tag == Tag::kText) return characters(items).find(characters(value)) != std::string::npos;
+  if (const Object* dict = mapping(items)) return looked_up(*dict, value) != nullptr;
   const int64_t count = length(items);
   for (int64_t i = 0; i < count; ++i) {
     const Value each = item_at(items, i);
-    if (each.same(value) || equal(each, value)) return true;
+    if ((each.tag != Tag::kText && each.same(value)) || equal(each, value)) return true;
   }
   return false;
 }
@@ -282,6 +336,10 @@ bool Machine::contains(const Value& items, const Value& value) {
 // Whether both are one object of Python; raises where that depends on more than values tell.
 bool Machine::identical(const Value& left, const Value& right) const {
   if (left.tag != right.tag) return false;
+  if (left.tag == Tag::kText) {
+    if (equal_texts(left, right)) raise("TypeError", "`is` between equal texts");
+    return false;
+  }
   const bool same = left.same(right);
   const bool kept = left.tag == Tag::kInt && left.i >= -5 && left.i <= 256;  // one object each in CPython
   const bool by_value = left.tag == Tag::kInt || left.tag == Tag::kFloat;
@@ -301,7 +359,7 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right) {
     default: break;
   }
   if (left.tag == Tag::kText && right.tag == Tag::kText) {
-    const int order = text(left).compare(text(right));
+    const int order = characters(left).compare(characters(right));
     return op == kLess ? order < 0 : op == kLessEqual ? order <= 0 : op == kGreater ? order > 0 : order >= 0;
   }
   if (!left.is_number() || !right.is_number()) raise("TypeError", std::string("an order between ") + name_of(left.tag) + " and " + name_of(right.tag));
@@ -313,7 +371,7 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right) {
 
 Value Machine::iterator(const Value& value) {
   if (value.tag == Tag::kIter) return value;
-  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kNode) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
+  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kNode || mapping(value)) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
   (void)length(value);
   return iterate(Walk::kItems, 0, std::initializer_list<Value>{value});
 }
@@ -374,6 +432,7 @@ bool Machine::is_instance(const Value& value, int32_t tags, int32_t classes) {
   Tag tag = value.tag;
   if (tag == Tag::kPart) tag = code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts ? Tag::kTuple : Tag::kList;
   if (tag == Tag::kObject) tag = code_.objects[static_cast<size_t>(value.i)].like;
+  if (tag == Tag::kObject) raise("TypeError", "isinstance() of " + text(value));
   return (tags >> static_cast<int32_t>(tag) & 1) != 0;
 }
 

@@ -69,6 +69,19 @@ class Verifier {
     }
   }
 
+  // Another text than the choices must be none that the code has, and not empty.
+  bool choices(const Slot& slot) const {
+    if (slot.kind != SlotKind::kChoice) return slot.choices.empty();
+    const Tag tag = slot.has_texts() ? Tag::kText : Tag::kObject;
+    std::vector<uint8_t> held(code_.texts.size(), 0);
+    for (const Value& each : slot.choices) {
+      if (each.tag != tag || !value(each)) return false;
+      if (tag == Tag::kText) held[static_cast<size_t>(each.i)] = 1;
+    }
+    return tag == Tag::kObject || (std::find(code_.texts.begin(), code_.texts.end(), "") != code_.texts.end() &&
+                                   std::all_of(held.begin(), held.end(), [](uint8_t each) { return each != 0; }));
+  }
+
   std::string slots() const {
     if (!in(code_.root, code_.slots) || code_.slots[static_cast<size_t>(code_.root)].domain != 0 || code_.domains < 2) return "no slot of instances";
     if (code_.kind_slot >= 0 && (!in(code_.kind_slot, code_.slots) || code_.slots[static_cast<size_t>(code_.kind_slot)].kind != SlotKind::kInteger ||
@@ -77,10 +90,11 @@ class Verifier {
     for (size_t i = 0; i < code_.slots.size(); ++i) {
       const Slot& slot = code_.slots[i];
       const bool list = slot.kind == SlotKind::kItems, tuple = slot.kind == SlotKind::kParts, bare = tuple || slot.kind == SlotKind::kNothing;
-      if (slot.kind < SlotKind::kInteger || slot.kind > SlotKind::kNothing || (bare ? slot.array != -1 : slot.array < 0 || slot.array >= code_.arrays) ||
+      if (slot.kind < SlotKind::kInteger || slot.kind > SlotKind::kChoice || (bare ? slot.array != -1 : slot.array < 0 || slot.array >= code_.arrays) ||
           slot.domain < 0 || slot.domain >= code_.domains || (list && (slot.inner < 2 || slot.inner >= code_.domains || slot.parts.size() != 1)) ||
           (!list && !tuple && !slot.parts.empty()) || (slot.kind == SlotKind::kTensor && !in(slot.row_class, code_.classes)))
         return "slot " + std::to_string(i);
+      if (!choices(slot)) return "the choices of slot " + std::to_string(i);
       for (const int32_t part : slot.parts) {  // behind it: so they end
         if (part <= static_cast<int32_t>(i) || !in(part, code_.slots) || code_.slots[static_cast<size_t>(part)].domain != (list ? slot.inner : slot.domain))
           return "the parts of slot " + std::to_string(i);
