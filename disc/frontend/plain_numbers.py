@@ -128,18 +128,24 @@ def asking() -> FrameType | None:
     return None if frame.f_code.co_filename.startswith("<") and written in ("torch", "disc") else frame
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_said(code: CodeType, instruction: int) -> bool:
-    """Whether what an instruction makes is only printed, logged, or part of an error."""
+    """Whether what an instruction makes is only printed, logged, or by a name part of an error."""
+    linecache.checkcache(code.co_filename)  # a module may have been written anew, and loaded
+    return _is_said_in("".join(linecache.getlines(code.co_filename)), code, instruction)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_said_in(text: str, code: CodeType, instruction: int) -> bool:
     line, end, column, end_column = list(code.co_positions())[instruction // 2]
-    tree = _tree(code.co_filename)
+    tree = _tree(text)
     if tree is None or line is None or end is None or column is None or end_column is None:
         return False
     return _says(tree, (line, column), (end, end_column))
 
 
 def _says(tree: ast.Module, start: tuple[int, int], end: tuple[int, int], through_name: bool = True) -> bool:
-    """Also by a name of the function, which only such statements read. Errors that the function itself may catch do not count."""
+    """Also by a name of the function, which only such statements read. Errors that the function itself may catch do not count, nor what is
+    made as it is raised: that ends the trace, unless who calls the function catches it and reads the text."""
     path = _around(tree, start, end)
     place = next((number for number in reversed(range(len(path))) if isinstance(path[number], ast.stmt)), None)
     if place is None:
@@ -147,7 +153,7 @@ def _says(tree: ast.Module, start: tuple[int, int], end: tuple[int, int], throug
     statement, before, inner = path[place], path[:place], path[place + 1 :]
     if isinstance(statement, ast.Raise | ast.Assert):
         is_said = isinstance(statement, ast.Raise) or statement.msg in inner
-        return is_said and not any(isinstance(each, ast.Try | ast.With) for each in before)
+        return is_said and not through_name and not any(isinstance(each, ast.Try | ast.With) for each in before)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _is_saying(statement.value) and all(isinstance(each, _WRITTEN) or _is_text(each) for each in inner[1:])
     scope = next((each for each in reversed(before) if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)), None)
@@ -195,9 +201,9 @@ def _span(node: ast.stmt | ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=16)
-def _tree(file: str) -> ast.Module | None:
+def _tree(text: str) -> ast.Module | None:
     try:
-        return parse_source("".join(linecache.getlines(file)))
+        return parse_source(text)
     except (SyntaxError, ValueError):
         return None
 

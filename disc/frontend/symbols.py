@@ -317,7 +317,7 @@ class IndexArithmetic:
             return self._fold("arith.muli", [size.base] * int(size.exp))
         if isinstance(size, FLOOR_DIVISION + MODULO) and any(not s.is_nonnegative for s in size.args[1].free_symbols):
             raise SymbolError(f"it divides by {size.args[1]}, which is no size and may be zero or negative")
-        if isinstance(size, MODULO) and not _sympy(size.args[0]).is_nonnegative:  # `remsi` takes the sign of the dividend
+        if isinstance(size, MODULO) and not all(_sympy(each).is_nonnegative for each in size.args):  # `remsi` takes the dividend's sign
             dividend, divisor = map(_sympy, size.args)
             quotient = self._emit(to_size(torch_sympy.FloorDiv(dividend, divisor)))
             return self.binary("arith.subi", self._emit(dividend), self.binary("arith.muli", quotient, self._emit(to_size(divisor))))

@@ -122,8 +122,8 @@ def test_norms_of_matrices_take_any_size(ord: float | str) -> None:
 def quotients(x: Tensor, y: Tensor) -> list[Tensor]:
     rows, others = x.shape[0], y.shape[0]
     return [
-        x.sum() + rows // (others - 5),
-        x.new_zeros(20 + rows // (others - 5)),
+        x.sum() + rows // (others - 5) + rows % (others - 5),
+        x.new_zeros(20 + rows // (others - 5) + rows % (others - 5)),
         x * (rows // (rows // 4)),
         torch.arange(8) % (rows - 3),
         x.sum(1) + 7 // rows,
