@@ -129,8 +129,8 @@ def long_rows() -> Iterator[int]:
 
 
 def shared_rows() -> Iterator[int]:
-    """So few that programs share them, with a launch for each round of reductions and one for the results."""
-    yield from _rows((2, 32772), (1, 40000))
+    """So few that programs share them, with a launch for each round of reductions and one for the results; of any length."""
+    yield from _rows((2, 32772), (1, 40001))
 
 
 def long_shared_rows() -> Iterator[int]:

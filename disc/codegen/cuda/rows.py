@@ -139,7 +139,8 @@ def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, th
         fits = AtMost(block.columns, length)
         looped = block is planned.looped
         if looped:
-            found += _shared_versions(fusion, symbols, thresholds, block, versions[0][0])
+            for guard, wide in versions:
+                found += () if wide else _shared_versions(fusion, symbols, thresholds, block, guard)
         truth = Truth.NO if looped else fits.implied_by(space.env)
         if truth is Truth.NO and not looped:
             continue
