@@ -124,7 +124,11 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
         found = form(*map(of_python, args)) if form is not None else NotImplemented
         return function(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs)) if found is NotImplemented else of_numpy(found)
 
-    return {(kind, name): form for kind in SYMBOLIC for name, form in (("__array_ufunc__", ufunc), ("__array_function__", other))}
+    return {
+        (kind, name): form
+        for kind in (*SYMBOLIC, torch.SymBool)
+        for name, form in (("__array_ufunc__", ufunc), ("__array_function__", other))
+    }
 
 
 def makers() -> dict[tuple[ModuleType, str], Form]:

@@ -316,7 +316,7 @@ def numbers_of_truths(x: Tensor) -> Tensor:
     big, even = x.shape[0] > 5, x.shape[0] % 2 == 0
     x = x * [5, 6][big] * (x * even + -big + (big + even) + (even & 1) + (even > 0)) + torch.full((6,), even)
     x = x * 5 if (np.square(x.shape[0]) > 2) is TRUE else x * 2 if big == 1 or np.int8(5) < x.shape[0] else x
-    return x * 3 if ~even else x
+    return x * np.where(big, 2.0, 3.0).item() if np.logical_or(even, big) else x * 3 if ~even else x
 
 
 @pytest.mark.parametrize("function", [identity, equality, identity_of_names, numbers_of_truths])
