@@ -175,9 +175,9 @@ def test_channels_last_source() -> None:
 
 
 def test_transposed() -> None:
-    """A source with holes takes the general path."""
-    for groups in (1, 4):
-        model = nn.ConvTranspose2d(4, 8, 3, 2, 1, 1, groups=groups)
+    """By strides it is a convolution; with a dilation, too, a source with holes, which takes the general path."""
+    for groups, dilation in ((1, 1), (4, 1), (1, 2), (4, 2)):
+        model = nn.ConvTranspose2d(4, 8, 3, 2, 1, 1, groups=groups, dilation=dilation)
         check_planes(image_program(model, 4), 4, 2)
 
 
@@ -225,7 +225,7 @@ def test_large_images() -> None:
 def test_paths_are_reported() -> None:
     """explain says which path each convolution took; four channels are too few for the channels-last kernels."""
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 2, 1, groups=4), nn.Conv2d(4, 4, 3, 4), nn.ConvTranspose2d(4, 8, 3, 2)
+        nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 2, 1, groups=4), nn.Conv2d(4, 4, 3, 4), nn.ConvTranspose2d(4, 8, 3, 2, dilation=2)
     )
     compiled = disc.compile(model.eval(), (torch.randn(2, 3, 64, 65),), IMAGE_DIMS)
     notes = [" ".join(kernel.notes) for kernel in compiled.explain().kernels]

@@ -31,7 +31,8 @@ def test_one_dim() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = [
         nn.Conv1d(6, 5, 1), nn.Conv1d(6, 17, 3, padding=1), nn.Conv1d(6, 4, 4, stride=2, padding=2), nn.Conv1d(6, 6, 3, dilation=2, bias=False), nn.Conv1d(6, 12, 3, groups=3, padding=1),
-        nn.Conv1d(6, 6, 5, groups=6, padding=2), nn.ConvTranspose1d(6, 4, 3, stride=2, padding=1, output_padding=1), nn.Conv1d(6, 8, 3, padding="same", padding_mode="reflect"),
+        nn.Conv1d(6, 6, 5, groups=6, padding=2), nn.ConvTranspose1d(6, 4, 3, stride=2, padding=1, output_padding=1), nn.ConvTranspose1d(6, 4, 2, stride=3, output_padding=2),
+        nn.Conv1d(6, 8, 3, padding="same", padding_mode="reflect"),
     ]  # fmt: skip
     program = module_program(Branches(layers), randn(2, 6, 9), dynamic=[(0, 2)])
     check_images(program, 6, [(1, 7), (2, 8), (3, 16), (1, 17), (2, 33), (1, 130)])
@@ -46,6 +47,7 @@ def test_two_dims() -> None:
         nn.Conv2d(6, 5, 1), nn.Conv2d(6, 17, 3, padding=1), nn.Conv2d(6, 4, (3, 5), stride=(2, 1), padding=(1, 2)), nn.Conv2d(6, 6, 3, dilation=2), nn.Conv2d(6, 65, 3, stride=2, bias=False),
         nn.Conv2d(6, 12, 3, groups=2, padding=1), nn.Conv2d(6, 6, 3, groups=6, padding=1), nn.Conv2d(6, 12, 7, groups=6, padding=3, stride=2), nn.Conv2d(6, 1, 3, padding=2),
         nn.ConvTranspose2d(6, 4, 3, stride=2), nn.ConvTranspose2d(6, 6, 2, stride=2, groups=3), nn.ConvTranspose2d(6, 3, 3, padding=1, dilation=2),
+        nn.ConvTranspose2d(6, 4, (4, 2), (3, 2), (2, 0), (2, 1), groups=2), nn.ConvTranspose2d(6, 6, 4, 2, 1, groups=6), nn.ConvTranspose2d(6, 4, (5, 1), (2, 1)),
     ]  # fmt: skip
     program = module_program(Branches(layers), randn(2, 6, 11, 12), dynamic=[(0, 2, 3)])
     check_images(program, 6, IMAGES)
@@ -53,7 +55,12 @@ def test_two_dims() -> None:
 
 def test_three_dims() -> None:
     torch.manual_seed(2)
-    layers: list[nn.Module] = [nn.Conv3d(3, 5, 3, padding=1), nn.Conv3d(3, 4, (1, 2, 3), stride=(1, 2, 1)), nn.MaxPool3d(2)]
+    layers: list[nn.Module] = [
+        nn.Conv3d(3, 5, 3, padding=1),
+        nn.Conv3d(3, 4, (1, 2, 3), stride=(1, 2, 1)),
+        nn.MaxPool3d(2),
+        nn.ConvTranspose3d(3, 4, 2, 2),
+    ]
     program = module_program(Branches(layers), randn(2, 3, 4, 6, 5), dynamic=[(0, 2, 3, 4)])
     check_images(program, 3, [(1, 3, 4, 5), (2, 5, 7, 8), (1, 2, 9, 17)])
 

@@ -209,6 +209,7 @@ def pads(x: torch.Tensor) -> list[torch.Tensor]:
         F.pad(x, (1, 2)), F.pad(x, (0, 0, 2, 1), value=3.0), F.pad(x, (-1, 2)), F.pad(x, (2, -1, -1, 0)), F.pad(x, (-1, -1, -1, -1)), F.pad(x, (3, 0), value=-1).exp(),
         F.pad(x.exp(), (1, 1, 1, 1)).sum(1), F.pad(x, (0, x.shape[0])), F.pad(x, (1, 1)).transpose(0, 1) + 1, F.pad(x[None, None], (1, 1, 2, 2), mode="reflect"),
         F.pad(x[None, None], (2, 1, 1, 1), mode="replicate"), F.pad(x[None, None], (1, 1, 1, 1), mode="circular"),
+        F.pad(x[None], (-1, 2), mode="reflect"), F.pad(x[None, None], (2, -1, -1, 3), mode="replicate"), F.pad(x[None, None, None], (1, 0, 2, 1, 0, 2), mode="replicate"),
     ]  # fmt: skip
 
 

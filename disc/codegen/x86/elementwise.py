@@ -280,12 +280,24 @@ def _convert_float(b: Builder, value: str, start: str, end: str, target: str) ->
 
 
 def _float_to_integer(b: Builder, value: str, start: str, target: str) -> str:
-    """Saturates, NaN gives 0 (LLVM's `.sat` conversions, which for results below 32 bits are done lane by lane, so these are clamped)."""
+    """Saturates, NaN gives 0, as LLVM's `.sat` conversions, which are done lane by lane."""
     end = register_element(target)
     if int(end[1:]) < 32:
         return _float_to_short(b, value, start, target)
-    name = f"llvm.fpto{'u' if target in UNSIGNED else 's'}i.sat.v{b.lanes}{end}.v{b.lanes}{start}"
-    return b.op(f'llvm.call_intrinsic "{name}"({value}) : ({b.vec(start)}) -> {b.vec(end)}')
+    return _float_to_word(b, value, start, end, target in UNSIGNED)
+
+
+def _float_to_word(b: Builder, value: str, start: str, end: str, unsigned: bool) -> str:
+    bits = int(end[1:])
+    low, beyond = (0.0, 2.0**bits) if unsigned else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    largest = -1 if unsigned else (1 << (bits - 1)) - 1
+    vector, mask = b.vec(start), b.vec("i1")
+    inside = b.op(f"arith.cmpf olt, {value}, {b.const(beyond, start)} : {vector}")
+    floored = b.op(f"arith.maxnumf {value}, {b.const(low, start)} : {vector}")
+    safe = b.op(f"arith.select {inside}, {floored}, {b.const(0.0, start)} : {mask}, {vector}")
+    whole = b.op(f"arith.fpto{'u' if unsigned else 's'}i {safe} : {vector} to {b.vec(end)}")
+    above = b.op(f"arith.cmpf oge, {value}, {b.const(beyond, start)} : {vector}")
+    return b.op(f"arith.select {above}, {b.const(largest, end)}, {whole} : {mask}, {b.vec(end)}")
 
 
 def _float_to_short(b: Builder, value: str, start: str, target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,6 +108,42 @@ def output_padding(e: OpBuilder, call: Call, stride: Sequence[int], dilation: Se
     return found
 
 
+def by_phases(
+    e: OpBuilder, x: Tensor, weight: Tensor, shape: tuple[Size, ...], *, stride: Sequence[int], padding: Sequence[int], groups: int
+) -> Tensor:
+    """A transposed convolution by strides s, without zeros that are multiplied: element u = s * q + r of the result is made of elements
+    q - a of x and s * a + r of the kernel, so that each r is a channel of one convolution without strides, as in sub-pixel convolution."""
+    space = list(range(2, weight.rank))
+    for dim, step in zip(space, stride, strict=True):
+        rest = -int(weight.shape[dim]) % step
+        if rest:
+            zeros = e.full(0, (*weight.shape[:dim], rest, *weight.shape[dim + 1 :]), weight.dtype)
+            weight = e.concatenate([weight, zeros], dim)
+    into, out, *kernel = (int(size) for size in weight.shape)
+    taps = [size // step for size, step in zip(kernel, stride, strict=True)]
+    count, each = len(space), into // groups
+    split = e.reshape(weight, (groups, each, out, *(size for pair in zip(taps, stride, strict=True) for size in pair)))
+    swapped = e.transpose(split, [0, 2, *(4 + 2 * i for i in range(count)), 1, *(3 + 2 * i for i in range(count))])
+    channels = groups * out
+    flat = e.reshape(swapped, (channels * math.prod(stride), each, *taps))
+    flat = e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
+    ones, edges = [1] * count, [(size - 1, size - 1) for size in taps]
+    wide = [to_size(size + tap - 1) for size, tap in zip(x.shape[2:], taps, strict=True)]
+    made = convolve(
+        e, x, flat, (x.shape[0], channels * math.prod(stride), *wide), edges,
+        stride=ones, lhs_dilation=ones, rhs_dilation=ones, groups=groups,
+    )  # fmt: skip
+    apart = e.reshape(made, (x.shape[0], channels, *stride, *wide))
+    apart = e.transpose(apart, [0, 1, *(place for i in range(count) for place in (2 + count + i, 2 + i))])
+    whole = e.reshape(apart, (x.shape[0], channels, *(to_size(size * step) for size, step in zip(wide, stride, strict=True))))
+    for dim, step, tap, pad, size in zip(space, stride, taps, padding, x.shape[2:], strict=True):
+        missing = to_size(pad + shape[dim] - (size + tap - 1) * step)  # of an output padding behind what any element reaches
+        if isinstance(missing, int) and missing > 0:
+            zeros = e.full(0, (*whole.shape[:dim], missing, *whole.shape[dim + 1 :]), whole.dtype)
+            whole = e.concatenate([whole, zeros], dim)
+    return e.slice(whole, [0, 0, *padding], shape, [1] * whole.rank)
+
+
 def convolution(e: OpBuilder, call: Call) -> Tensor:
     """A transposed one, or one by a weight of dynamic sizes."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
@@ -124,13 +161,21 @@ def convolution(e: OpBuilder, call: Call) -> Tensor:
         edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
         sizes = zip(x.shape[2:], stride, reach, padding, extra, strict=True)
         shape = (*shape[:2], *(to_size((size - 1) * s + 1 + r - 2 * p + o) for size, s, r, p, o in sizes))
+        if any(step > 1 for step in stride) and all(step == 1 for step in dilation):
+            result = by_phases(e, x, weight, shape, stride=stride, padding=padding, groups=groups)
+            return biased(e, call, result, bias)
         weight, spread, stride = transposed_weight(e, weight, groups), stride, ones
     else:
         edges, spread = [(pad, pad) for pad in padding], ones
     result = convolve(e, x, weight, shape, edges, stride=stride, lhs_dilation=spread, rhs_dilation=dilation, groups=groups)
-    if not same_shape(shape, call.shape):
+    return biased(e, call, result, bias)
+
+
+def biased(e: OpBuilder, call: Call, result: Tensor, bias: Tensor | None) -> Tensor:
+    """The part that the call asks for, with its bias."""
+    if not same_shape(result.shape, call.shape):
         result = e.slice(result, [0] * result.rank, call.shape, [1] * result.rank)
-    return result if bias is None else e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
+    return result if bias is None else e.binary("add", result, e.reshape(bias, (bias.shape[0], *[1] * (result.rank - 2))))
 
 
 def kernel_gradient(e: OpBuilder, call: Call) -> Tensor:
