@@ -10,6 +10,7 @@ these are recorded while a module is exported.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -111,11 +112,13 @@ class Recorder:
     """While it is entered, records each comparison of sizes in the user's Python code, and where PyTorch makes a guard.
 
     recorded: conditions that held, in terms of the symbols as they were then. at_once: whether a comparison is a plain bool there, as code
-    has it that asks `is True`; those that `torch.cond` and `torch._check` take stay what they are.
+    has it that asks `is True`; those that `torch.cond` and `torch._check` take stay what they are. as_numbers: where code takes a size for
+    Python's number, as `range` does, which fixes it: what PyTorch calls the size → the first place.
     """
 
     def __init__(self, at_once: bool) -> None:
         self.recorded: list[Found] = []
+        self.as_numbers: dict[str, str] = {}
         self._at_once = at_once
         self._saved: list[tuple[type, str, Callable[..., object]]] = []
 
@@ -126,13 +129,16 @@ class Recorder:
         opposites = [getattr(torch.SymInt, name) for name in reversed(EXTREMES)]
         for (name, sign), opposite in zip(EXTREMES.items(), opposites, strict=True):
             self._replace(torch.SymInt, name, lambda real, sign=sign, opposite=opposite: self._extreme(real, opposite, sign))
+        self._replace(torch.SymInt, "__index__", self._number)
         self._replace(torch.SymBool, "__bool__", self._truth)
         self._replace(torch.SymBool, "__int__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
         self._replace(ShapeEnv, "_get_user_frame", lambda _: _user_frame)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        for note in self._fixed_sizes() if error is not None else ():
+            error.add_note(note)  # pyright: ignore[reportOptionalMemberAccess]
         for kind, name, real in reversed(self._saved):
             setattr(kind, name, real)
 
@@ -192,6 +198,26 @@ class Recorder:
             return answer
 
         return truth
+
+    def _number(self, real: Callable[..., object]) -> Callable[..., object]:
+        def number(value: torch.SymInt) -> object:
+            symbols = value.node.expr.free_symbols if value.node.constant is None else ()
+            frame = _own_code() if symbols else None
+            if frame is not None:
+                place = traced_line(frame) or frame_text(frame.f_code.co_filename, frame.f_lineno)
+                for source in (each for symbol in symbols for each in value.node.shape_env.var_to_sources.get(symbol, ())):
+                    self.as_numbers.setdefault(source.name if isinstance(source.name, str) else source.name(), place)
+            return real(value)
+
+        return number
+
+    def _fixed_sizes(self) -> list[str]:
+        """What `as_numbers` says, in words."""
+        places = dict[str, list[str]]()
+        for source, place in self.as_numbers.items():
+            found = re.fullmatch(r"L\['(\w+)'\](.*)\.size\(\)\[(\d+)\]", source)
+            places.setdefault(place, []).append(f"dim {found[3]} of input '{found[1]}{found[2]}'" if found else source)
+        return [f"{' and '.join(sources)} is taken for a number at {place}" for place, sources in places.items()]
 
     def _record(self, condition: Callable[[], Condition], answer: bool, frame: FrameType, text: str) -> None:
         place = traced_line(frame) or frame_text(frame.f_code.co_filename, frame.f_lineno)

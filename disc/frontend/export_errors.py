@@ -41,6 +41,7 @@ HINTS = (
     (r"\bSym(Int|Float|Bool)\b",
      "a dynamic size is a symbol while the model is traced: operator.index(size) is its number in the example, which fixes the dim"),
 )  # fmt: skip
+LOOPS = ", which fixes it: a loop over a dynamic dim has to be torch.while_loop, scan or map"
 # Where PyTorch prints what it raises too, with pages of its own source.
 LOUD = (
     "torch._subclasses.fake_tensor",
@@ -110,7 +111,8 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
         return _refused(*_control_flow(str(error)), error)
     if is_violated(error):
-        return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}")
+        notes = "".join(f"\n{note}{LOOPS}" for note in getattr(error, "__notes__", ()))
+        return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}{notes}")
     own = refuses()
     if own is not None:
         return ExportError(f"the model does not accept the example inputs: {_said(own)}")
@@ -146,7 +148,9 @@ def _shorter(error: Exception) -> str:
 
 
 def is_violated(error: Exception) -> bool:
-    """Whether torch.export says that a dim which was asked for cannot be dynamic."""
+    """Whether torch.export says that a dim which was asked for cannot be dynamic, or, where what it would suggest makes no sense, fails."""
+    if isinstance(error, AssertionError):
+        return str(error).startswith("Cannot create Dim")
     asked = isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
     return asked or isinstance(error, ConstraintViolationError)
 

@@ -22,6 +22,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
@@ -75,7 +76,7 @@ from disc.frontend.size_checks import size_checks
 from disc.frontend.size_conversions import asks_for_identity
 from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
-from disc.frontend.symbols import shape_environment, to_size
+from disc.frontend.symbols import Size, shape_environment, to_size
 from disc.frontend.tracing_lock import alone
 from disc.frontend.vmap_results import moved_results
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
@@ -345,7 +346,7 @@ def export_module(
     bound = bind_examples(model, positional, named)
     check_examples(model, bound)
     model = takes_layers(model, (positional, named))
-    widening = Widening(bound, _specs_by_name(bound, dynamic_shapes))
+    widening, violated = Widening(bound, _specs_by_name(bound, dynamic_shapes)), None
     while True:
         try:
             program, forms, kept = _export(model, widening)
@@ -356,7 +357,11 @@ def export_module(
             made = _larger(model, widening, widening.by_size()) if not needs and is_violated(error) else None
             if made is not None:
                 return _finished(widening, *made)
+            if not needs and is_violated(error) and widening.forget_names():
+                violated = error
+                continue
             if not needs:
+                error = violated or error
                 told = export_error(error, lambda: DrySession(model).run(bound).error)
                 note_lists(told, bound)
                 raise told from error
@@ -574,7 +579,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
     program.graph_module.meta[ROW_MAJOR] = reads.rows
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
     needed = [Decision(relation(">=", size, sympy.Integer(least)), f"decided at {line}") for size, least, line in forms.demanded]
-    _record(program, shapes, [*recorder.recorded, *reads.decisions, *demands.of(environment), *decisions.of(environment), *needed])
+    _record(program, widening, [*recorder.recorded, *reads.decisions, *demands.of(environment), *decisions.of(environment), *needed])
     return program, forms, kept
 
 
@@ -627,12 +632,14 @@ def _note_fixed_dims(program: ExportedProgram, widening: Widening, forms: Symbol
 
 @dataclass(frozen=True)
 class _DeclaredDim:
-    """A dim that was declared dynamic. least: the user's minimum."""
+    """A dim that was declared dynamic. least, most, called: the user's range and name of it."""
 
     name: str
     dim: int
     size: object
     least: int | None
+    most: int | None
+    called: str | None
 
 
 def _declared_dims(program: ExportedProgram, shapes: Mapping[str, object]) -> list[_DeclaredDim] | None:
@@ -647,21 +654,29 @@ def _declared_dims(program: ExportedProgram, shapes: Mapping[str, object]) -> li
         value = placeholders[name].meta["val"] if name in placeholders else None
         for dim, declared in dynamic_dims(spec).items():
             size = value.shape[dim] if isinstance(value, torch.Tensor) else None
-            found.append(_DeclaredDim(name, dim, size, getattr(declared, "min", None)))
+            most = getattr(declared, "max", None)
+            most = None if most is None or most >= int_oo else int(most)
+            found.append(_DeclaredDim(name, dim, size, getattr(declared, "min", None), most, getattr(declared, "__name__", None)))
     return found
 
 
-def _record(program: ExportedProgram, shapes: Mapping[str, object], recorded: Sequence[Found]) -> None:
-    """Keeps with the program all that was decided about its sizes, the user's minima among it, where these are known."""
-    dims = _declared_dims(program, shapes)
+def _record(program: ExportedProgram, widening: Widening, recorded: Sequence[Found]) -> None:
+    """Keeps with the program all that was decided about its sizes, what the user's specs say of them among it, where this is known."""
+    dims = _declared_dims(program, widening.declared)
     if dims is None:
         return
-    minima = [
-        Decision(relation(">=", to_size(each.size), each.least), f"its range begins at {each.least}")
-        for each in dims
-        if each.least is not None and isinstance(each.size, torch.SymInt)
+    sized = [(each, to_size(each.size)) for each in dims if isinstance(each.size, torch.SymInt)]
+    declared = [
+        Decision(relation(">=", size, each.least), f"its range begins at {each.least}") for each, size in sized if each.least is not None
     ]
-    program.graph_module.meta[RECORDED] = [*recorded, *minima]
+    if widening.unnamed:  # of named dims PyTorch says the rest
+        named: dict[str, Size] = {}
+        for each, size in sized:
+            if each.most is not None:
+                declared.append(Decision(relation("<=", size, each.most), f"its range ends at {each.most}"))
+            if each.called is not None and named.setdefault(each.called, size) != size:
+                declared.append(Decision(relation("==", size, named[each.called]), f"both are {each.called}"))
+    program.graph_module.meta[RECORDED] = [*recorded, *declared]
 
 
 def _is_int(value: object) -> bool:

@@ -48,15 +48,40 @@ class Widening:
         self._grown: frozenset[Key] = frozenset()
         self._times = 1
         self._specs = dict(specs)
+        self.unnamed = False  # PyTorch is asked for dims that are dynamic, without the names and ranges that were given
         self._large: dict[int, list[Key]] = {}  # the other dynamic dims, by their size
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
+        self._leaves: list[object] = []  # the specs of single tensors
         self._mapped(self._collect)
         self._taken = [dict(self.sizes)]
 
     @property
     def specs(self) -> dict[str, object]:
-        """The specs by parameter; dims that are kept are static."""
-        return {name: _map_specs(value, self._specs.get(name), self._left) for name, value in self.bound.arguments.items()}
+        """What PyTorch is given, by parameter; dims that are kept are static."""
+        return self._specs_by(_without_names) if self.unnamed else self.declared
+
+    @property
+    def declared(self) -> dict[str, object]:
+        """The specs as they were given, by parameter; dims that are kept are static."""
+        return self._specs_by(lambda size: size)
+
+    def _specs_by(self, given: Callable[[object], object]) -> dict[str, object]:
+        def left(tensor: torch.Tensor, spec: object) -> object:
+            kept = self._left(tensor, spec)
+            if isinstance(kept, Mapping):
+                return {dim: given(size) for dim, size in kept.items()}
+            return [given(size) for size in kept] if isinstance(kept, list | tuple) else kept
+
+        return {name: _map_specs(value, self._specs.get(name), left) for name, value in self.bound.arguments.items()}
+
+    def forget_names(self) -> bool:
+        """From now on PyTorch is asked for dims without names: it refuses a name for each condition that it cannot prove of the whole
+        range, also for those that concern sizes of 1 alone. False: this was done before, or some sizes are multiples of named ones."""
+        sizes = [size for spec in self._leaves for size in dynamic_dims(spec).values()]
+        if self.unnamed or not any(isinstance(size, Dim) for size in sizes) or any(hasattr(size, "root") for size in sizes):
+            return False
+        self.unnamed = True
+        return True
 
     def arguments(self, kept: Collection[Key] = ()) -> inspect.BoundArguments:
         """The widened example; `kept` stay as they are, too."""
@@ -106,6 +131,7 @@ class Widening:
         return inspect.BoundArguments(self.bound.signature, OrderedDict(arguments))
 
     def _collect(self, tensor: torch.Tensor, spec: object) -> object:
+        self._leaves.append(spec)
         for dim, size in dynamic_dims(spec).items():
             if not -tensor.dim() <= dim < tensor.dim():
                 name = next(name for name, each in named_tensors(self.bound.arguments) if each is tensor)
@@ -135,6 +161,10 @@ class Widening:
             return spec
         left = {dim: size for dim, size in dynamic_dims(spec).items() if dim % tensor.dim() not in static}
         return left if isinstance(spec, Mapping) else [left.get(dim) for dim in range(tensor.dim())]
+
+
+def _without_names(size: object) -> object:
+    return Dim.DYNAMIC if isinstance(size, Dim) else size
 
 
 def dynamic_dims(spec: object) -> dict[int, object]:

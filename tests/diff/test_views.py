@@ -219,6 +219,23 @@ def test_pads() -> None:
         program.check(randn(*shape))
 
 
+def reversed_parts(x: torch.Tensor) -> list[torch.Tensor]:
+    """Lanes that a part does not reach lie before its first element, or, where it is read from its end, behind its last one."""
+    both = torch.cat([x[:, 1:6].flip(1), x, x[:, -6:-1].flip(1)], 1)
+    return [
+        both,
+        both.unfold(1, 4, 3).clone(),
+        torch.cat([x, x.flip(1)], 1).unfold(1, 5, 2).clone(),
+        torch.cat([x.flip(0), x, x.flip(0, 1)], 0).unfold(1, 3, 2) + 1,
+    ]
+
+
+def test_reversed_parts() -> None:
+    program = module_program(reversed_parts, randn(2, 40))
+    for shape in ((1, 7), (2, 9), (1, 33), (3, 64), (2, 81)):
+        program.check(randn(*shape))
+
+
 def joins(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """x and y differ in dim 1 only."""
     return [

@@ -122,6 +122,38 @@ class Keeps(nn.Module):
         return result
 
 
+def _in_chunks(x: Tensor, y: Tensor) -> Tensor:
+    """Rows in chunks of 4, and y, whose rows nothing relates to those of x."""
+    x = F.pad(x, (0, 0, 0, -x.shape[0] % 4))
+    more = torch.cat([x, torch.zeros(-(-x.shape[0] // 4) % 3, x.shape[1])])
+    return more.unflatten(0, (-1, more.shape[0])).sum(0) * y.sum()
+
+
+def test_named_dims_of_which_pytorch_cannot_prove_all() -> None:
+    """That `(n + 3) // 4` is never 1, which nothing needs: names and ranges are checked in every call."""
+    rows = Dim("rows", min=1, max=64)
+    executable = disc.compile(Calls(_in_chunks), (T(9, 3), T(9, 2)), (({0: rows}, {0: rows}),), options=OPTIONS)
+    for count in (1, 3, 4, 5, 8, 13, 64):
+        x, y = T(count, 3), T(count, 2)
+        torch.testing.assert_close(torch.as_tensor(executable(x, y)), _in_chunks(x, y))
+    with pytest.raises(ShapeConstraintError, match="dim 0 of input 'inputs_1' must equal dim 0 of input 'inputs_0': got 9, expected 8"):
+        executable(T(8, 3), T(9, 2))
+    with pytest.raises(ShapeConstraintError, match="must be at most 64"):
+        executable(T(65, 3), T(65, 2))
+
+
+def test_a_loop_over_a_dim_that_was_asked_for_is_named() -> None:
+    def each_row(x: Tensor) -> Tensor:
+        total = x[0]
+        for row in range(1, x.shape[0]):
+            total = torch.tanh(total + x[row])
+        return total
+
+    for dim in (Dim("rows", max=64), Dim.DYNAMIC):
+        with pytest.raises(ShapeConstraintError, match=rf"dim 0 of input .* is taken for a number at {HERE}, which fixes it: .*while_loop"):
+            disc.compile(Calls(each_row), (T(6, 3),), (({0: dim},),), options=OPTIONS)
+
+
 def test_runs_without_data_leave_nothing_behind() -> None:
     model = Keeps()
     x, mask = T(1, 4), torch.ones(1, 1, dtype=torch.bool)

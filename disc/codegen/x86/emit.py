@@ -211,8 +211,10 @@ class Emitter(Lanes):
         repeats = self._repeats(offset, variable)
         if repeats is None and (form is None or not in_line or form[0] not in _IN_LINE):
             return load_gather(self.b, buffer, self.lane_vector(offset), mask)
-        reach = self.b.lanes * (2 if repeats is None and form is not None and form[0] == TWO else 1)
-        start = self.b.scalar(offset) if predicate is None or not buffer.dims else self._near(buffer, offset, reach - 1)
+        reach = self.b.lanes * (2 if repeats is None and form is not None and form[0] == TWO else 1) - 1
+        down = repeats is None and form is not None and form[0] == ONE * -1
+        margins = (0, reach) if down else (reach, 0)
+        start = self.b.scalar(offset) if predicate is None or not buffer.dims else self._near(buffer, offset, *margins)
         if repeats is not None:
             return load_repeated(self.b, buffer, start, *repeats, mask)
         assert form is not None
@@ -230,19 +232,20 @@ class Emitter(Lanes):
         constant = form[1].constant_term
         return (times, constant % times) if self.multiple_of(form[1] - constant) % times == 0 else None
 
-    def _near(self, buffer: Buffer, offset: Dim, margin: int) -> str:
-        """The first lane's `offset`, or 0 where no lane, up to `margin` elements away, lies in the tensor. The CPU takes hundreds of cycles
-        over lanes that are masked off where nothing is mapped, and a predicate that is off leaves an offset anywhere."""
+    def _near(self, buffer: Buffer, offset: Dim, before: int, after: int) -> str:
+        """The first lane's `offset`, or 0 where no lane lies in the tensor: it is up to `before` elements before or `after` elements behind
+        it where one does. The CPU takes hundreds of cycles over lanes that are masked off where nothing is mapped, and a predicate that is
+        off leaves an offset anywhere."""
         b = self.b
         env, count = self.space.env, self.space.env.product(buffer.dims)
         lowest, highest = self.space.bounds(offset)
         start = b.scalar(offset)
-        after = lowest is not None and env.le(-margin, lowest) is Truth.YES
-        if after and highest is not None and env.lt(highest, count + margin) is Truth.YES:
+        is_low = lowest is not None and env.le(-before, lowest) is Truth.YES
+        if is_low and highest is not None and env.lt(highest, count + after) is Truth.YES:
             return start
         with b.at(self.scope((offset, count), None)):
-            reached = b.op(f"arith.addi {start}, {b.index(margin)} : i64")
-            near = b.op(f"arith.cmpi ult, {reached}, {b.scalar(count + margin)} : i64")
+            reached = b.op(f"arith.addi {start}, {b.index(before)} : i64")
+            near = b.op(f"arith.cmpi ult, {reached}, {b.scalar(count + before + after)} : i64")
             return b.op(f"arith.select {near}, {start}, {b.index(0)} : i64")
 
     def store(self, buffer: Buffer, offset: Dim, value: str, *, result: bool = False) -> None:
