@@ -26,7 +26,7 @@ from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_along
 from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager, get_proxy_mode
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols, statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import Mod, PythonMod
@@ -71,6 +71,11 @@ _MAKING = (torch.tensor, torch.full, torch.scalar_tensor, torch.as_tensor)
 ANY_SIZE = 2  # for a size that depends on data
 
 
+def _is_of_sizes(value: object) -> bool:
+    """Whether it is a condition, and none on data, which stays one."""
+    return isinstance(value, torch.SymBool) and not free_unbacked_symbols(value)
+
+
 class SymbolicForms(TorchFunctionMode):
     """Calls FORMS in the place of the functions that would fix a dim.
 
@@ -94,8 +99,8 @@ class SymbolicForms(TorchFunctionMode):
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
-        if any(isinstance(each, torch.SymBool) for each in args) and (func in _MAKING or any(isinstance(each, Tensor) for each in args)):
-            args = [plain(each) if isinstance(each, torch.SymBool) else each for each in args]  # `x * (n > 5)`
+        if any(map(_is_of_sizes, args)) and (func in _MAKING or any(isinstance(each, Tensor) for each in args)):
+            args = [plain(each) if _is_of_sizes(each) else each for each in args]  # `x * (n > 5)`
         kwargs = {name: value for name, value in (kwargs or {}).items() if name != "generator" or value is not None}
         self._see(func, args, kwargs)
         if isinstance(kwargs.get("generator"), torch.Generator):  # of which PyTorch's export keeps nothing that a call could set
