@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +85,9 @@ def test_ended_while_a_peer_loads(number: int, folder: Path, tmp_path: Path) -> 
     """The peer prints no traceback of its own, and ends; the folder that peers share goes where the command can see to it."""
     command = [sys.executable, "-m", "disc.cli", "bench", "scaled.disc", "--source", "bench_factory:build", "--against", "eager", *SHAPES]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests that run in the background of a shell have it ignored
+    with subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=heard, **pipes) as running:
         while not list(tmp_path.glob("disc-bench-*")):
             assert running.poll() is None
             time.sleep(0.02)
