@@ -206,7 +206,7 @@ class Recorder:
             if frame is not None:
                 place = traced_line(frame) or frame_text(frame.f_code.co_filename, frame.f_lineno)
                 for source in (each for symbol in symbols for each in value.node.shape_env.var_to_sources.get(symbol, ())):
-                    self.as_numbers.setdefault(source.name if isinstance(source.name, str) else source.name(), place)
+                    self.as_numbers.setdefault(source.name, place)
             return real(value)
 
         return number

@@ -51,34 +51,27 @@ class Widening:
         self.unnamed = False  # PyTorch is asked for dims that are dynamic, without the names and ranges that were given
         self._large: dict[int, list[Key]] = {}  # the other dynamic dims, by their size
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
-        self._leaves: list[object] = []  # the specs of single tensors
+        self._names: list[Dim] = []  # dims that were asked for by name
         self._mapped(self._collect)
         self._taken = [dict(self.sizes)]
 
     @property
     def specs(self) -> dict[str, object]:
         """What PyTorch is given, by parameter; dims that are kept are static."""
-        return self._specs_by(_without_names) if self.unnamed else self.declared
+        declared = self.declared
+        if not self.unnamed:
+            return declared
+        return {name: _map_specs(value, declared.get(name), _without_names) for name, value in self.bound.arguments.items()}
 
     @property
     def declared(self) -> dict[str, object]:
         """The specs as they were given, by parameter; dims that are kept are static."""
-        return self._specs_by(lambda size: size)
-
-    def _specs_by(self, given: Callable[[object], object]) -> dict[str, object]:
-        def left(tensor: torch.Tensor, spec: object) -> object:
-            kept = self._left(tensor, spec)
-            if isinstance(kept, Mapping):
-                return {dim: given(size) for dim, size in kept.items()}
-            return [given(size) for size in kept] if isinstance(kept, list | tuple) else kept
-
-        return {name: _map_specs(value, self._specs.get(name), left) for name, value in self.bound.arguments.items()}
+        return {name: _map_specs(value, self._specs.get(name), self._left) for name, value in self.bound.arguments.items()}
 
     def forget_names(self) -> bool:
         """From now on PyTorch is asked for dims without names: it refuses a name for each condition that it cannot prove of the whole
         range, also for those that concern sizes of 1 alone. False: this was done before, or some sizes are multiples of named ones."""
-        sizes = [size for spec in self._leaves for size in dynamic_dims(spec).values()]
-        if self.unnamed or not any(isinstance(size, Dim) for size in sizes) or any(hasattr(size, "root") for size in sizes):
+        if self.unnamed or not self._names or any(hasattr(each, "root") for each in self._names):
             return False
         self.unnamed = True
         return True
@@ -131,7 +124,6 @@ class Widening:
         return inspect.BoundArguments(self.bound.signature, OrderedDict(arguments))
 
     def _collect(self, tensor: torch.Tensor, spec: object) -> object:
-        self._leaves.append(spec)
         for dim, size in dynamic_dims(spec).items():
             if not -tensor.dim() <= dim < tensor.dim():
                 name = next(name for name, each in named_tensors(self.bound.arguments) if each is tensor)
@@ -143,6 +135,8 @@ class Widening:
                 self._large.setdefault(tensor.shape[dim], []).append(key)
             if size is not Dim.AUTO:
                 self._given.add(key)
+            if isinstance(size, Dim):
+                self._names.append(size)
         return tensor
 
     def _widened(self, tensor: torch.Tensor, kept: Collection[Key]) -> torch.Tensor:
@@ -163,8 +157,8 @@ class Widening:
         return left if isinstance(spec, Mapping) else [left.get(dim) for dim in range(tensor.dim())]
 
 
-def _without_names(size: object) -> object:
-    return Dim.DYNAMIC if isinstance(size, Dim) else size
+def _without_names(_: torch.Tensor, spec: object) -> object:
+    return {dim: Dim.DYNAMIC if isinstance(size, Dim) else size for dim, size in dynamic_dims(spec).items()}
 
 
 def dynamic_dims(spec: object) -> dict[int, object]:

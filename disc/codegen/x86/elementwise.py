@@ -281,13 +281,13 @@ def _convert_float(b: Builder, value: str, start: str, end: str, target: str) ->
 
 def _float_to_integer(b: Builder, value: str, start: str, target: str) -> str:
     """Saturates, NaN gives 0, as LLVM's `.sat` conversions, which are done lane by lane."""
-    end = register_element(target)
-    if int(end[1:]) < 32:
+    if int(register_element(target)[1:]) < 32:
         return _float_to_short(b, value, start, target)
-    return _float_to_word(b, value, start, end, target in UNSIGNED)
+    return _float_to_word(b, value, start, target)
 
 
-def _float_to_word(b: Builder, value: str, start: str, end: str, unsigned: bool) -> str:
+def _float_to_word(b: Builder, value: str, start: str, target: str) -> str:
+    end, unsigned = register_element(target), target in UNSIGNED
     bits = int(end[1:])
     low, beyond = (0.0, 2.0**bits) if unsigned else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
     largest = -1 if unsigned else (1 << (bits - 1)) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+from collections.abc import Sequence
 from types import FunctionType
 
 import torch
@@ -21,13 +22,16 @@ class Members:
         self.names = [each.name for each in inspect.signature(called).parameters.values() if _is_needed(each)]
         self.several = len(self.names) > 1
 
-    def check(self, number: int, instance: object) -> None:
-        """Raises InputTypeError where a model of several arguments is given no tuple of them. number: which instance of the batch it is."""
-        if not self.several or (isinstance(instance, tuple | list) and len(instance) == len(self.names)):
-            return
+    def check(self, instances: Sequence[object]) -> None:
+        """Raises InputTypeError where a model of several arguments is given no tuple of them."""
+        for number, each in enumerate(instances) if self.several else ():
+            if not isinstance(each, tuple | list) or len(each) != len(self.names):
+                raise self._refusal(number, each)
+
+    def _refusal(self, number: int, instance: object) -> InputTypeError:
         given = f"a {type(instance).__name__}" + (f" of {len(instance)}" if isinstance(instance, tuple | list) else "")
         wanted = f"({', '.join(self.names)}): give a tuple of {len(self.names)} for each instance"
-        raise InputTypeError(f"instance {number} is {given}; the model takes {wanted}")
+        return InputTypeError(f"instance {number} is {given}; the model takes {wanted}")
 
     def call(self, instance: object) -> object:
         """What the model itself makes of an instance."""

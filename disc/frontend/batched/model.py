@@ -100,8 +100,7 @@ class Model:
         with self._lock, self.mode():
             self.running.active = True
             try:
-                for number, each in enumerate(instances):
-                    self.members.check(number, each)
+                self.members.check(instances)
                 return self._batch([self._arguments(each) for each in instances])
             finally:
                 self.running.active = False

@@ -15,6 +15,7 @@ from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.sorting import sized_library
+from disc.frontend.rules.views import pad_edges
 from disc.frontend.symbols import Size, same_shape, to_size
 
 aten = torch.ops.aten
@@ -82,17 +83,18 @@ def convolve(
     )  # fmt: skip
 
 
-def transposed_weight(e: OpBuilder, weight: Tensor, groups: int) -> Tensor:
-    """[in, out / groups, *k] of a transposed convolution → [out, in / groups, *k], flipped in space."""
-    space = list(range(2, weight.rank))
+def transposed_weight(e: OpBuilder, weight: Tensor, groups: int, stride: Sequence[int]) -> Tensor:
+    """[in, out / groups, *(a s)] of a transposed convolution → [out * s..., in / groups, *a], flipped in space: each remainder by the
+    strides s is a channel of its own."""
+    count = weight.rank - 2
     into, out = weight.shape[0], weight.shape[1]
     if not isinstance(into, int) or not isinstance(out, int):
         raise RuleError("a convolution whose weight has dynamic channels")
-    kernel = weight.shape[2:]
-    grouped = e.reshape(weight, (groups, into // groups, out, *kernel))
-    swapped = e.transpose(grouped, [0, 2, 1, *(dim + 1 for dim in space)])
-    flat = e.reshape(swapped, (groups * out, into // groups, *kernel))
-    return e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
+    taps = [size // step for size, step in zip(weight.shape[2:], stride, strict=True)]
+    split = e.reshape(weight, (groups, into // groups, out, *(size for pair in zip(taps, stride, strict=True) for size in pair)))
+    swapped = e.transpose(split, [0, 2, *(4 + 2 * i for i in range(count)), 1, *(3 + 2 * i for i in range(count))])
+    flat = e.reshape(swapped, (groups * out * math.prod(stride), into // groups, *taps))
+    return e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(range(2, weight.rank)))
 
 
 def output_padding(e: OpBuilder, call: Call, stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -109,39 +111,34 @@ def output_padding(e: OpBuilder, call: Call, stride: Sequence[int], dilation: Se
 
 
 def by_phases(
-    e: OpBuilder, x: Tensor, weight: Tensor, shape: tuple[Size, ...], *, stride: Sequence[int], padding: Sequence[int], groups: int
-) -> Tensor:
+    e: OpBuilder, x: Tensor, weight: Tensor, shape: tuple[Size, ...], *,
+    stride: Sequence[int], padding: Sequence[int], extra: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
     """A transposed convolution by strides s, without zeros that are multiplied: element u = s * q + r of the result is made of elements
-    q - a of x and s * a + r of the kernel, so that each r is a channel of one convolution without strides, as in sub-pixel convolution."""
-    space = list(range(2, weight.rank))
-    for dim, step in zip(space, stride, strict=True):
-        rest = -int(weight.shape[dim]) % step
-        if rest:
-            zeros = e.full(0, (*weight.shape[:dim], rest, *weight.shape[dim + 1 :]), weight.dtype)
-            weight = e.concatenate([weight, zeros], dim)
-    into, out, *kernel = (int(size) for size in weight.shape)
-    taps = [size // step for size, step in zip(kernel, stride, strict=True)]
-    count, each = len(space), into // groups
-    split = e.reshape(weight, (groups, each, out, *(size for pair in zip(taps, stride, strict=True) for size in pair)))
-    swapped = e.transpose(split, [0, 2, *(4 + 2 * i for i in range(count)), 1, *(3 + 2 * i for i in range(count))])
-    channels = groups * out
-    flat = e.reshape(swapped, (channels * math.prod(stride), each, *taps))
-    flat = e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
-    ones, edges = [1] * count, [(size - 1, size - 1) for size in taps]
+    q - a of x and s * a + r of the kernel, so that each r is a channel of one convolution without strides, as in sub-pixel convolution.
+    extra: how much longer the result is."""
+    count, channels = weight.rank - 2, weight.shape[1] * groups
+    kernel = [int(size) for size in weight.shape[2:]]
+    taps = [-(-size // step) for size, step in zip(kernel, stride, strict=True)]
+    weight = _extended(e, weight, [tap * step - size for size, tap, step in zip(kernel, taps, stride, strict=True)])
+    flat = transposed_weight(e, weight, groups, stride)
+    ones, edges = [1] * count, [(tap - 1, tap - 1) for tap in taps]
     wide = [to_size(size + tap - 1) for size, tap in zip(x.shape[2:], taps, strict=True)]
-    made = convolve(
-        e, x, flat, (x.shape[0], channels * math.prod(stride), *wide), edges,
-        stride=ones, lhs_dilation=ones, rhs_dilation=ones, groups=groups,
-    )  # fmt: skip
+    made = convolve(e, x, flat, (x.shape[0], flat.shape[0], *wide), edges, stride=ones, lhs_dilation=ones, rhs_dilation=ones, groups=groups)
     apart = e.reshape(made, (x.shape[0], channels, *stride, *wide))
     apart = e.transpose(apart, [0, 1, *(place for i in range(count) for place in (2 + count + i, 2 + i))])
     whole = e.reshape(apart, (x.shape[0], channels, *(to_size(size * step) for size, step in zip(wide, stride, strict=True))))
-    for dim, step, tap, pad, size in zip(space, stride, taps, padding, x.shape[2:], strict=True):
-        missing = to_size(pad + shape[dim] - (size + tap - 1) * step)  # of an output padding behind what any element reaches
-        if isinstance(missing, int) and missing > 0:
-            zeros = e.full(0, (*whole.shape[:dim], missing, *whole.shape[dim + 1 :]), whole.dtype)
-            whole = e.concatenate([whole, zeros], dim)
+    behind = [size - pad + more - tap * step for size, pad, more, tap, step in zip(kernel, padding, extra, taps, stride, strict=True)]
+    whole = _extended(e, whole, [max(each, 0) for each in behind])  # what no element reaches
     return e.slice(whole, [0, 0, *padding], shape, [1] * whole.rank)
+
+
+def _extended(e: OpBuilder, x: Tensor, after: Sequence[int]) -> Tensor:
+    """With that many zeros at the end of each dim behind the first two."""
+    if not any(after):
+        return x
+    shape = (*x.shape[:2], *(to_size(size + more) for size, more in zip(x.shape[2:], after, strict=True)))
+    return pad_edges(e, x, e.scalar(0, x.dtype), [0] * x.rank, [0, 0, *after], shape)
 
 
 def convolution(e: OpBuilder, call: Call) -> Tensor:
@@ -162,9 +159,9 @@ def convolution(e: OpBuilder, call: Call) -> Tensor:
         sizes = zip(x.shape[2:], stride, reach, padding, extra, strict=True)
         shape = (*shape[:2], *(to_size((size - 1) * s + 1 + r - 2 * p + o) for size, s, r, p, o in sizes))
         if any(step > 1 for step in stride) and all(step == 1 for step in dilation):
-            result = by_phases(e, x, weight, shape, stride=stride, padding=padding, groups=groups)
+            result = by_phases(e, x, weight, shape, stride=stride, padding=padding, extra=extra, groups=groups)
             return biased(e, call, result, bias)
-        weight, spread, stride = transposed_weight(e, weight, groups), stride, ones
+        weight, spread, stride = transposed_weight(e, weight, groups, ones), stride, ones
     else:
         edges, spread = [(pad, pad) for pad in padding], ones
     result = convolve(e, x, weight, shape, edges, stride=stride, lhs_dilation=spread, rhs_dilation=dilation, groups=groups)
