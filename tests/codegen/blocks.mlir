@@ -11,3 +11,17 @@ func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S1, @S0]> 
   %1 = stablehlo.negate %0 : tensor<?x?xf32, [@S1, @S0]>
   return %1 : tensor<?x?xf32, [@S1, @S0]>
 }
+
+// -----
+
+// Also where rows are read from their ends, as by a rotation.
+// CHECK-LABEL: func.func @main
+// CHECK: disc.plan = {"x86-64-v4" = "rows{regions = [region{form = blocks,
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
+
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S1, @S0]> {
+  %0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S1, @S0]>
+  %1 = stablehlo.reverse %0, dims = [0] : tensor<?x?xf32, [@S1, @S0]>
+  return %1 : tensor<?x?xf32, [@S1, @S0]>
+}

@@ -113,6 +113,19 @@ def test_permutations(dtype: torch.dtype) -> None:
         program.check(randn(*shape, dtype=dtype))
 
 
+def turned(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Read across rows, from their ends, from the last row, or both; beside reads along rows, padded, and of 16 bits."""
+    left, right, both = torch.rot90(x), torch.rot90(x, 3), x.flip(0, 1).t()
+    pieces = [F.pad(x, (1, 0, 2, 0)).t().flip(0), x[:, ::2].t().flip(1).exp()]
+    return [left.clone(), right * 2, both + 1, left - right, y.permute(2, 0, 1).flip(0, 2) + 1, torch.rot90(x.bfloat16()) + 1, *pieces]
+
+
+def test_reversed_transposes() -> None:
+    program = module_program(turned, randn(3, 4), randn(2, 3, 4))
+    for rows, columns in ((1, 1), (0, 5), (5, 0), (1, 17), (17, 1), (16, 32), (15, 33), (31, 13), (67, 131)):
+        program.check(randn(rows, columns), randn(3, rows, columns))
+
+
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool)
 
 

@@ -18,18 +18,19 @@ from disc.codegen.plan.rows import RowPlan, root_index
 from disc.codegen.x86.emit import Emitter, Override, Predicate
 from disc.codegen.x86.function import Frame
 from disc.codegen.x86.gemm.transpose import transpose_square
-from disc.codegen.x86.memory import Buffer, load_contiguous
+from disc.codegen.x86.memory import Buffer, load_contiguous, load_reversed
 from disc.ir.graph import Node
-from disc.ir.op_table import ELEMENTWISE, OPS, VIEWS
+from disc.ir.op_table import ELEMENTWISE, VIEWS
 from disc.shapes import Dim
 
+DOWN = ZERO - ONE
 REGISTERS = ("f32", "i32")  # register elements that a vector of the ISA's width holds `lanes` of
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """reads: inputs and the offsets at which they are read, a row apart from lane to lane and contiguous along loop variable `across`.
-    strip: elements along it in a task."""
+    """reads: inputs and the offsets at which they are read, a row apart from lane to lane and contiguous along loop variable `across`,
+    up or down. strip: elements along it in a task."""
 
     across: LoopVariable
     others: tuple[LoopVariable, ...]
@@ -56,21 +57,13 @@ def plan_blocks(space: IndexSpace, plan: RowPlan, strip: int) -> Blocked | None:
     probe = Probe(space, frozenset())
     for root in plan.full_roots:
         probe.visit(root, root_index(space, tile.index, plan.space, root))
-    if not all(node.op in ("input", "stablehlo.constant") or node.op in ELEMENTWISE or _is_forward_view(space, node) for node in probe.ops):
+    if not all(node.op in ("input", "stablehlo.constant") or node.op in ELEMENTWISE or node.op in VIEWS for node in probe.ops):
         return None
     for across in plan.group:
         reads = [read for read in dict.fromkeys(probe.reads) if _is_across(read, lane.name, across.name)]
         if reads:
             return Blocked(across, tuple(variable for variable in plan.group if variable is not across), lane, tuple(reads), strip)
     return None
-
-
-def _is_forward_view(space: IndexSpace, node: Node) -> bool:
-    """Whether positions in the operand never fall as those in the view rise."""
-    reads = OPS[node.op].reads
-    if node.op not in VIEWS or reads is None:
-        return node.op in VIEWS
-    return all(step > 0 for place in reads(node, space.env)[0] if place is not None for _, step in place.steps)
 
 
 def _is_across(read: tuple[Node, Dim], lane: str, across: str) -> bool:
@@ -80,8 +73,8 @@ def _is_across(read: tuple[Node, Dim], lane: str, across: str) -> bool:
         register_element(node.element) in REGISTERS
         and steps[0] is not None
         and steps[1] is not None
-        and steps[0][0] not in (ZERO, ONE)
-        and steps[1][0] == ONE
+        and steps[0][0] not in (ZERO, ONE, DOWN)
+        and steps[1][0] in (ONE, DOWN)
         and not any(name in steps[0][0].symbols() for name in (lane, across))
     )
 
@@ -161,13 +154,15 @@ class _Block:
         leaf = e.leaves[node]
         assert isinstance(leaf, Buffer)
         mask = None if self.ends is None else e.tail_mask(self._left(self.across, self.ends[1]))
+        steps = split_linear(offset, self.blocked.across.name)
+        load = load_reversed if steps is not None and steps[0] == DOWN else load_contiguous
         rows: list[str] = []
         for number in range(b.lanes):
             row = b.op(f"arith.addi {self.lane}, {b.index(number)} : i64")
             if self.ends is not None:
                 row = b.op(f"arith.minsi {row}, {b.op(f'arith.subi {self.ends[0]}, {b.index(1)} : i64')} : i64")
             with e.bind(self.blocked.lane.name, row), e.bind(self.blocked.across.name, self.across):
-                rows.append(load_contiguous(b, leaf, b.scalar(offset), mask))
+                rows.append(load(b, leaf, b.scalar(offset), mask))
         vectors = transpose_square(b, rows, register_element(node.element))
         offsets = [offset.replace({self.blocked.across.name: Dim.symbol(name)}) for name in names]
         return {(node, each): vector for each, vector in zip(offsets, vectors, strict=True)}
