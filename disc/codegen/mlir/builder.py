@@ -224,6 +224,18 @@ class Builder:
         parent.lines.extend(child.lines)
         parent.lines.append("}")
 
+    def where_any(self, mask: str, values: Sequence[str], types: Sequence[str], compute: Callable[[], Sequence[str]]) -> list[str]:
+        """An scf.if: what `compute` emits where any lane of the i1 vector `mask` is set, else `values`; types: of both."""
+        some = self.op(f"vector.reduction <or>, {mask} : {self.vec('i1')} into i1", "i1")
+        parent, listed = self.scope, ", ".join(types)
+        self.scope = Scope(parent.depth + 1, parent)
+        chosen, lines = compute(), self.scope.lines
+        self.scope = parent
+        result = self.fresh()
+        parent.lines.append(f"{result}:{len(types)} = scf.if {some} -> ({listed}) {{")
+        parent.lines += [*lines, f"scf.yield {', '.join(chosen)} : {listed}", "} else {", f"scf.yield {', '.join(values)} : {listed}", "}"]
+        return [f"{result}#{number}" for number in range(len(types))]
+
     @contextmanager
     def variable(self, name: str, ssa: str, *, lane: bool = False, mask: str | None = None, aligned: bool = False) -> Iterator[Variable]:
         """Binds symbol `name` to an SSA i64 in the current scope for the duration."""

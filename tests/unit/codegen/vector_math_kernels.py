@@ -33,6 +33,7 @@ class TextBuilder:
 
     lanes: int
     lines: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)  # constants
     constants: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def op(self, text: str, result_type: str) -> str:
@@ -44,14 +45,26 @@ class TextBuilder:
         spelled = f"{value:.17e}" if element.startswith("f") else str(int(value))
         if (spelled, element) not in self.constants:
             text = f"arith.constant dense<{spelled}> : {self.vec(element)}"
-            self.constants[spelled, element] = self.op(text, self.vec(element))
+            self.constants[spelled, element] = self.constant(text)
         return self.constants[spelled, element]
 
     def from_table(self, values: Sequence[float], element: str) -> str:
         if len(values) == 1:
             return self.const(values[0], element)
         numbers = ", ".join(f"{value:.17e}" for value in values)
-        return self.op(f"arith.constant dense<[{numbers}]> : {self.vec(element)}", self.vec(element))
+        return self.constant(f"arith.constant dense<[{numbers}]> : {self.vec(element)}")
+
+    def constant(self, text: str) -> str:
+        self.first.append(f"%c{len(self.first)} = {text}")
+        return f"%c{len(self.first) - 1}"
+
+    def where_any(self, mask: str, values: Sequence[str], types: Sequence[str], compute: Callable[[], Sequence[str]]) -> list[str]:
+        some, listed = self.op(f"vector.reduction <or>, {mask} : {self.vec('i1')} into i1", "i1"), ", ".join(types)
+        result = f"%v{len(self.lines)}"
+        self.lines.append(f"{result}:{len(types)} = scf.if {some} -> ({listed}) {{")
+        self.lines.append(f"scf.yield {', '.join(compute())} : {listed}")
+        self.lines += ["} else {", f"scf.yield {', '.join(values)} : {listed}", "}"]
+        return [f"{result}#{number}" for number in range(len(types))]
 
     def vec(self, element: str) -> str:
         return f"vector<{self.lanes}x{element}>"
@@ -64,7 +77,7 @@ def kernel_text(function: str, element: str, inputs: int, lanes: int) -> str:
     result = emit_unary(builder, function, "%x0", element) if one_input else emit_binary(builder, function, "%x0", "%x1", element)
     loads = "\n".join(f"%x{index} = vector.load %in{index}[%i] : {memref}, {vector}" for index in range(inputs))
     arguments = ", ".join(f"%in{index}: {memref}" for index in range(inputs))
-    body = "\n".join(builder.lines)
+    body = "\n".join([*builder.first, *builder.lines])
     return f"""func.func @kernel({arguments}, %out: {memref}) attributes {{llvm.emit_c_interface}} {{
 %zero = arith.constant 0 : index
 %step = arith.constant {lanes} : index

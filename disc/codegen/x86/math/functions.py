@@ -1,7 +1,7 @@
 """Vector math: StableHLO and CHLO elementwise functions as straight-line arith and math operations.
 
-Every function handles NaN, infinities, signed zeros and denormals as PyTorch's eager mode does. f32 exp, expm1, log, log1p, tanh, logistic
-and erf are computed in f32; the rarer f32 functions are computed in f64 and rounded once, which keeps them within 1 ulp.
+Every function handles NaN, infinities, signed zeros and denormals as PyTorch's eager mode does. f32 exp, expm1, log, log1p, tanh, logistic,
+sin, cos, tan and erf are computed in f32; the rarer f32 functions are computed in f64 and rounded once, which keeps them within 1 ulp.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,16 @@ def rsqrt(m: VectorMath, x: str) -> str:
 
 # Computed in the format of the operand.
 UNARY: dict[str, Unary] = {
+    "cosine": trigonometric.cosine,
     "exponential": exp_log.exponential,
     "exponential_minus_one": exp_log.exponential_minus_one,
     "log": exp_log.logarithm,
     "log_plus_one": exp_log.log_plus_one,
     "logistic": exp_log.logistic,
     "rsqrt": rsqrt,
+    "sine": trigonometric.sine,
     "sqrt": sqrt,
+    "tan": trigonometric.tangent,
     "tanh": exp_log.hyperbolic_tangent,
 }
 # Computed in f32.
@@ -46,15 +49,12 @@ UNARY_F64: dict[str, Unary] = {
     "atanh": hyperbolic.atanh,
     "cbrt": hyperbolic.cbrt,
     "cosh": hyperbolic.cosh,
-    "cosine": trigonometric.cosine,
     "digamma": gamma.digamma,
     "erf": erf.erf_f64,
     "erf_inv": erf.erf_inv_f64,
     "erfc": erf.erfc_f64,
     "lgamma": gamma.lgamma,
-    "sine": trigonometric.sine,
     "sinh": hyperbolic.sinh,
-    "tan": trigonometric.tangent,
 }
 BINARY_F64: dict[str, Binary] = {
     "atan2": trigonometric.atan2,
@@ -62,11 +62,6 @@ BINARY_F64: dict[str, Binary] = {
     "remainder": power.remainder,
 }
 # Computed in f64 for operands that were f32: fewer bits are needed, or more range is at hand, than for f64 operands.
-UNARY_WIDENED: dict[str, Unary] = {
-    "cosine": trigonometric.cosine_f32,
-    "sine": trigonometric.sine_f32,
-    "tan": trigonometric.tangent_f32,
-}
 BINARY_WIDENED: dict[str, Binary] = {
     "power": power.power_f32,
     "remainder": power.remainder_f32,
@@ -78,8 +73,7 @@ def emit_unary(b: VectorBuilder, name: str, x: str, element: str) -> str:
     own = UNARY.get(name) or (UNARY_F32 if element == "f32" else UNARY_F64).get(name)
     if own is not None:
         return own(VectorMath(b, element), x)
-    widened = UNARY_WIDENED.get(name) or UNARY_F64[name]
-    return narrow(b, widened(VectorMath(b, "f64"), widen(b, x)))
+    return narrow(b, UNARY_F64[name](VectorMath(b, "f64"), widen(b, x)))
 
 
 def emit_binary(b: VectorBuilder, name: str, x: str, y: str, element: str) -> str:

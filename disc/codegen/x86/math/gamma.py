@@ -87,9 +87,9 @@ def digamma(m: VectorMath, x: str) -> str:
     """The derivative of lgamma; below zero digamma(|x|) + 1/|x| - pi / tan(pi x). As PyTorch: NaN at the negative poles, -inf at +0."""
     magnitude = m.abs(x)
     value = digamma_of_magnitude(m, magnitude)
-    # pi / tan(pi |x|) = -pi / tan(pi x)
-    cotangent = m.div(m.const(math.pi), tangent_of(m, reduce_half_turns(m, magnitude)))
-    reflected = m.add(m.add(value, m.div(m.const(1.0), magnitude)), cotangent)
+    # -pi / tan(pi x) = pi / tan(pi |x|) = -pi tan(pi |x| + pi/2)
+    tangent = tangent_of(m, reduce_half_turns(m, magnitude), 1)
+    reflected = m.fma(tangent, m.const(-math.pi), m.add(value, m.div(m.const(1.0), magnitude)))
     pole = m.compare("oeq", m.floor(x), x)
     reflected = m.select(pole, m.not_a_number(), reflected)
     result = m.select(m.compare("olt", x, m.const(0.0)), reflected, value)

@@ -1,13 +1,14 @@
-"""Sine, cosine, tangent and their inverses, computed in f64.
+"""Sine, cosine, tangent, computed in f32 and f64, and their inverses, computed in f64.
 
-An f32 argument is reduced over the whole range with 2/pi to 196 bits; an f64 argument with pi/2 in three parts, for |x| up to 2^20 pi/2.
+An argument is reduced with pi/2 in three parts, for |x| up to 2^15 in f32 and up to 2^20 pi/2 in f64. Where a vector has an f32 beyond, all
+of it is reduced in f64 with 2/pi to 196 bits: a branch, for it takes several times as long as all the rest.
 """
 
 import math
 from dataclasses import dataclass
 
-from disc.codegen.x86.math.coefficients import ASIN_F64, ATAN_F64, COSINE_F64, SINE_F64
-from disc.codegen.x86.math.vector_math import VectorMath
+from disc.codegen.x86.math.coefficients import ASIN_F64, ATAN_F64, COSINE_F32, COSINE_F64, SINE_F32, SINE_F64
+from disc.codegen.x86.math.vector_math import VectorMath, narrow, widen
 
 # The first 196 bits of 2/pi after the point.
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041F
@@ -19,6 +20,14 @@ HALF_PI_FIRST = 1.57079632673412561417e00
 HALF_PI_SECOND = 6.07710050630396597660e-11
 HALF_PI_THIRD = 2.02226624879595063154e-21
 HALF_PI_LOW = 6.123233995736766e-17
+# The same for f32, of 24 bits each.
+HALF_PI_FIRST_F32 = 1.5707963705062866
+HALF_PI_SECOND_F32 = -4.371138828673793e-08
+HALF_PI_THIRD_F32 = -1.7151245100058819e-15
+LARGE_F32 = 2.0**15
+
+SINE = {"f32": SINE_F32, "f64": SINE_F64}
+COSINE = {"f32": COSINE_F32, "f64": COSINE_F64}
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,14 @@ class Reduced:
     """x = n pi/2 + high + low, |high| <= pi/4; `quadrant` holds n in its low bits."""
 
     quadrant: str
+    high: str
+    low: str
+
+
+@dataclass(frozen=True)
+class Precise:
+    """The value high + low; high alone is that, rounded."""
+
     high: str
     low: str
 
@@ -75,6 +92,40 @@ def reduce_f32_range(m: VectorMath, x: str) -> Reduced:
     return Reduced(quadrant, m.scale(fraction, math.pi / 2), m.const(0.0))
 
 
+def reduce_range(m: VectorMath, x: str) -> Reduced:
+    """x of either format, by the range that it is in."""
+    if m.element == "f64":
+        return reduce_f64(m, x)
+    near = reduce_f32(m, x)
+    beyond = m.compare("ogt", m.abs(x), m.const(LARGE_F32))
+    types = (m.integer_type, m.type, m.type)
+    values = m.builder.where_any(beyond, (near.quadrant, near.high, near.low), types, lambda: _reduce_large_f32(m, x))
+    return Reduced(*values)
+
+
+def reduce_f32(m: VectorMath, x: str) -> Reduced:
+    """Cody and Waite's reduction with 72 bits of pi/2, for |x| <= 2^15: no f32 up to there is nearer than 2^-26 to a multiple of pi/2."""
+    n, quadrant = nearest_integer(m, m.scale(x, 2 / math.pi))
+    first = m.fma(n, m.const(-HALF_PI_FIRST_F32), x)  # exact: bits of 2^-24 and more, below 1
+    product = m.scale(n, -HALF_PI_SECOND_F32)
+    rest = m.fma(n, m.const(-HALF_PI_SECOND_F32), m.neg(product))
+    second, error = two_sum(m, first, product)
+    error = m.fma(n, m.const(-HALF_PI_THIRD_F32), m.add(error, rest))
+    high = m.add(second, error)
+    low = m.add(m.sub(second, high), error)
+    return Reduced(quadrant, high, low)
+
+
+def _reduce_large_f32(m: VectorMath, x: str) -> tuple[str, str, str]:
+    """The parts of what an f32 of any size is reduced to."""
+    b = m.builder
+    wide = VectorMath(b, "f64")
+    found = reduce_f32_range(wide, widen(b, x))
+    quadrant = b.op(f"arith.trunci {found.quadrant} : {wide.integer_type} to {m.integer_type}", m.integer_type)
+    high = narrow(b, found.high)
+    return quadrant, high, narrow(b, wide.sub(found.high, widen(b, high)))
+
+
 def reduce_f64(m: VectorMath, x: str) -> Reduced:
     """Cody and Waite's reduction with 119 bits of pi/2, for |x| <= 2^20 pi/2; beyond, the result loses precision with the size of x."""
     n, quadrant = nearest_integer(m, m.scale(x, 2 / math.pi))
@@ -86,19 +137,25 @@ def reduce_f64(m: VectorMath, x: str) -> Reduced:
     return Reduced(quadrant, high, low)
 
 
-def sine_and_cosine(m: VectorMath, reduced: Reduced) -> tuple[str, str]:
+def sine_and_cosine(m: VectorMath, reduced: Reduced) -> tuple[Precise, Precise]:
     """Of the reduced argument alone, each within 1 ulp."""
     r = reduced.high
     z = m.mul(r, r)
     half = m.scale(z, 0.5)
     one = m.const(1.0)
     # sin(r + low) = r + (r^3 S + low (1 - z/2)); cos(r + low) = (1 - z/2) + (what that rounding lost + z^2 C - r low).
-    cube = m.mul(m.mul(z, r), m.polynomial(z, SINE_F64))
-    sine = m.add(r, m.add(cube, m.fma(m.neg(reduced.low), half, reduced.low)))
+    cube = m.mul(m.mul(z, r), m.polynomial(z, SINE[m.element]))
+    sine = _sum(m, r, m.add(cube, m.fma(m.neg(reduced.low), half, reduced.low)))
     near = m.sub(one, half)
     lost = m.sub(m.sub(one, near), half)
-    tail = m.fma(m.mul(z, z), m.polynomial(z, COSINE_F64), m.fma(m.neg(r), reduced.low, lost))
-    return sine, m.add(near, tail)
+    tail = m.fma(m.mul(z, z), m.polynomial(z, COSINE[m.element]), m.fma(m.neg(r), reduced.low, lost))
+    return sine, _sum(m, near, tail)
+
+
+def _sum(m: VectorMath, large: str, small: str) -> Precise:
+    """large + small, where that is so (Dekker)."""
+    high = m.add(large, small)
+    return Precise(high, m.add(m.sub(large, high), small))
 
 
 def bit_set(m: VectorMath, value: str, bit: int) -> str:
@@ -110,7 +167,7 @@ def from_quadrant(m: VectorMath, reduced: Reduced, shift: int) -> str:
     """sin(x + shift * pi/2)."""
     sine, cosine = sine_and_cosine(m, reduced)
     quadrant = m.int_add(reduced.quadrant, m.int_const(shift))
-    value = m.select(bit_set(m, quadrant, 1), cosine, sine)
+    value = m.select(bit_set(m, quadrant, 1), cosine.high, sine.high)
     return m.select(bit_set(m, quadrant, 2), m.neg(value), value)
 
 
@@ -119,41 +176,33 @@ def keep_zero(m: VectorMath, x: str, value: str) -> str:
     return m.select(m.compare("oeq", x, m.const(0.0)), x, value)
 
 
-def tangent_of(m: VectorMath, reduced: Reduced) -> str:
-    """sin / cos, or -cos / sin in odd quadrants."""
+def tangent_of(m: VectorMath, reduced: Reduced, shift: int) -> str:
+    """tan(x + shift * pi/2), NaN at a pole: sin / cos, or -cos / sin in odd quadrants. The quotient of the rounded values is corrected by
+    what it leaves."""
     sine, cosine = sine_and_cosine(m, reduced)
-    odd = bit_set(m, reduced.quadrant, 1)
-    return m.div(m.select(odd, m.neg(cosine), sine), m.select(odd, sine, cosine))
+    odd = bit_set(m, m.int_add(reduced.quadrant, m.int_const(shift)), 1)
+    above = Precise(m.select(odd, m.neg(cosine.high), sine.high), m.select(odd, m.neg(cosine.low), sine.low))
+    below = Precise(m.select(odd, sine.high, cosine.high), m.select(odd, sine.low, cosine.low))
+    inverse = m.div(m.const(1.0), below.high)
+    quotient = m.mul(above.high, inverse)
+    against = m.neg(quotient)
+    rest = m.fma(against, below.low, m.add(m.fma(against, below.high, above.high), above.low))
+    return m.fma(rest, inverse, quotient)
 
 
 def sine(m: VectorMath, x: str) -> str:
-    """sin(x) for |x| up to 2^20 pi/2, within 1 ulp."""
-    return keep_zero(m, x, from_quadrant(m, reduce_f64(m, x), 0))
+    """sin(x) within 1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    return keep_zero(m, x, from_quadrant(m, reduce_range(m, x), 0))
 
 
 def cosine(m: VectorMath, x: str) -> str:
-    """cos(x) for |x| up to 2^20 pi/2, within 1 ulp."""
-    return from_quadrant(m, reduce_f64(m, x), 1)
+    """cos(x) within 1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    return from_quadrant(m, reduce_range(m, x), 1)
 
 
 def tangent(m: VectorMath, x: str) -> str:
-    """tan(x) for |x| up to 2^20 pi/2, within 3 ulp."""
-    return keep_zero(m, x, tangent_of(m, reduce_f64(m, x)))
-
-
-def sine_f32(m: VectorMath, x: str) -> str:
-    """sin of a widened f32 of any size."""
-    return keep_zero(m, x, from_quadrant(m, reduce_f32_range(m, x), 0))
-
-
-def cosine_f32(m: VectorMath, x: str) -> str:
-    """cos of a widened f32 of any size."""
-    return from_quadrant(m, reduce_f32_range(m, x), 1)
-
-
-def tangent_f32(m: VectorMath, x: str) -> str:
-    """tan of a widened f32 of any size."""
-    return keep_zero(m, x, tangent_of(m, reduce_f32_range(m, x)))
+    """tan(x) within 1.1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    return keep_zero(m, x, tangent_of(m, reduce_range(m, x), 0))
 
 
 def arc_tangent_of_magnitude(m: VectorMath, t: str) -> str:

@@ -5,14 +5,14 @@ that x86-64-v3 and x86-64-v4 execute as one instruction (or two), never a call i
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 class VectorBuilder(Protocol):
     """The interface of the code generator: it names results, caches constants (`from_table`: a splat, or as many values as lanes) and knows
-    the vector width."""
+    the vector width. `where_any`: what `compute` gives where a lane of the mask is set, else the given values."""
 
     lanes: int
 
@@ -23,6 +23,8 @@ class VectorBuilder(Protocol):
     def from_table(self, values: Sequence[float], element: str) -> str: ...
 
     def vec(self, element: str) -> str: ...
+
+    def where_any(self, mask: str, values: Sequence[str], types: Sequence[str], compute: Callable[[], Sequence[str]]) -> list[str]: ...
 
 
 @dataclass(frozen=True)
