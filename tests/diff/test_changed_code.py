@@ -27,9 +27,13 @@ class Summed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.step = nn.Embedding(20, 8), nn.Linear(16, 8)
+        self.scale_word = 1.5
+
+    def word(self, tree: Node, kind: str = "word") -> Tensor:
+        return self.words.weight[tree.word] * getattr(self, "scale_" + kind) * getattr(self, "factor", 1.0)
 
     def forward(self, tree: Node) -> Tensor:
-        h = self.words.weight[tree.word]
+        h = self.word(tree)
         for kid in tree.kids:
             h = torch.tanh(self.step(torch.cat([h, self(kid)])))
         return h
@@ -39,7 +43,7 @@ class Decided(Summed):
     """One that values decide."""
 
     def forward(self, tree: Node) -> Tensor:
-        h = self.words.weight[tree.word]
+        h = self.word(tree)
         for kid in tree.kids:
             h = torch.tanh(self.step(torch.cat([h, self(kid)])))
             if float(h.sum()) > 0.5:
@@ -94,7 +98,16 @@ def _every_hook(model: Summed) -> Callable[[], None]:
     return torch.nn.modules.module.register_module_forward_hook(lambda module, given, result: result * 2).remove
 
 
+def _method(model: Summed) -> Callable[[], None]:
+    function = Summed.word
+    Summed.word = lambda self, tree, kind="word": first(self, tree)
+    return lambda: setattr(Summed, "word", function)
+
+
 CHANGES: dict[str, Callable[[Summed], object]] = {
+    "setting of a computed name": lambda model: setattr(model, "scale_word", 0.5),
+    "setting of a name in a text": lambda model: setattr(model, "factor", 2.0),
+    "method": _method,
     "forward of the model": lambda model: setattr(model, "forward", types.MethodType(first, model)),
     "forward wrapped": _wrapped,
     "forward of a layer": lambda model: setattr(model.step, "forward", lambda x: x[:8]),

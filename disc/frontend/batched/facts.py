@@ -3,8 +3,9 @@ attributes of its modules; and whether what a call runs is still the code that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import CellType, FunctionType, ModuleType
+import inspect
+from collections.abc import Collection, Iterable, Sequence
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -19,8 +20,25 @@ GLOBALS, ATTRIBUTES = 2, 3  # how deep their values are looked at
 
 def globals_of(function: FunctionType) -> list[object]:
     """The values of the globals and of the closure that the code names."""
-    names, known = function.__code__.co_names, function.__globals__
+    names, known = names_in(function.__code__), function.__globals__
     return [known[name] for name in names if name in known] + [cell.cell_contents for cell in _cells(function)]
+
+
+def names_in(code: CodeType, *, texts: bool = False) -> dict[str, None]:
+    """The names of globals and attributes in a function's code, those of generators and lambdas too. texts: and whatever text of it may be
+    such a name, as of `getattr(self, "scale")`."""
+    found = dict.fromkeys(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            found |= names_in(each, texts=texts)
+        elif texts and isinstance(each, str) and each.isidentifier():
+            found[each] = None
+    return found
+
+
+def attributes_held(modules: Iterable[torch.nn.Module]) -> set[str]:
+    """The names of all that modules hold besides weights, hooks and modules."""
+    return {name for module in modules for name in vars(module) if name not in TABLES and name not in HOOKS}
 
 
 def _cells(function: FunctionType) -> list[CellType]:
@@ -35,18 +53,27 @@ def code_of_calls(modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
     return (*map(len, HOOKS_OF_ALL), *called, *((type(each), vars(each).get("forward"), *map(len, hooks_of(each))) for each in modules))
 
 
-def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
-    """Equal as long as everything is as it was: compared in full, some 100 us."""
+def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module], more: Collection[str] = ()) -> tuple[object, ...]:
+    """Equal as long as everything is as it was: compared in full, some 100 us. more: names of attributes that are asked for otherwise than
+    by name."""
     facts: list[object] = []
-    attributes: set[str] = set()
+    attributes = set(more)
     for function in functions:
-        attributes |= set(function.__code__.co_names)
+        attributes |= names_in(function.__code__, texts=True).keys()
         facts += [_fact(value, GLOBALS) for value in (*globals_of(function), function.__defaults__, function.__kwdefaults__)]
     for module in modules:
         facts += [id(module), module.training]
         facts += [(name, id(each)) for table in TABLES for name, each in getattr(module, table).items()]
         facts += [(name, _fact(value, ATTRIBUTES)) for name, value in module.__dict__.items() if name in attributes]
+    facts += [(id(owner), name, _fact(inspect.getattr_static(owner, name), ATTRIBUTES)) for owner, name in _of_classes(modules, attributes)]
     return tuple(facts)
+
+
+def _of_classes(modules: Iterable[torch.nn.Module], attributes: set[str]) -> list[tuple[type, str]]:
+    """The attributes, methods among them, that modules have from their classes: (class, name). Not those that are made when asked for."""
+    owners = dict.fromkeys(map(type, modules))
+    asked = [(owner, name) for owner in owners for name in sorted(attributes) if hasattr(owner, name)]
+    return [(owner, name) for owner, name in asked if getattr(owner, name) is getattr(owner, name)]
 
 
 def _fact(value: Any, depth: int) -> object:
@@ -68,16 +95,18 @@ def _has_attributes(value: object) -> bool:
     return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType)
 
 
-def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module], weights: Iterable[torch.Tensor]) -> Facts:
+def watched(
+    functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module], weights: Iterable[torch.Tensor], more: Collection[str] = ()
+) -> Facts:
     """The same by identity, and the versions of weights, for a quick look: where that finds a difference, what is equal may have taken the
     place of something."""
     facts = Facts()
-    attributes: set[str] = set()
+    attributes = set(more)
     for function in functions:
-        attributes |= set(function.__code__.co_names)
+        attributes |= names_in(function.__code__, texts=True).keys()
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             facts.add_attribute(function, name)
-        for name in function.__code__.co_names:
+        for name in names_in(function.__code__):
             facts.add_item(function.__globals__, name)
         for cell in function.__closure__ or ():
             facts.add_cell(cell)
@@ -93,6 +122,9 @@ def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module
             facts.add_dict(hooks, set())
         for name in attributes & held.keys():
             _watch(facts, held[name], ATTRIBUTES)
+    for owner, name in _of_classes(modules, attributes):
+        facts.add_attribute(owner, name)
+        _watch(facts, inspect.getattr_static(owner, name), ATTRIBUTES)
     for name in ("forward", "__call__"):
         for each in dict.fromkeys(map(type, modules)):
             facts.add_attribute(each, name)

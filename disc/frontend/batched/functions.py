@@ -53,6 +53,11 @@ class Function:
         """Whether the original's code is the one that was read, and names in it that meant builtins still do."""
         return self.code is self.original.__code__ and self._searching == searching_builtins(self.original)
 
+    def asks_by_value(self) -> bool:
+        """Whether it asks for attributes whose names it computes, as `getattr(self, "W_" + kind)`."""
+        steps = walk(self.source.steps) if self.source is not None else ()
+        return any("getattr" in names(getattr(each, "value", None)) for each in steps)
+
     # --- what it is -------------------------------------------------------------------------------------------------------------
 
     def is_straight(self) -> bool:

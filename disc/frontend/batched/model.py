@@ -15,7 +15,7 @@ from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
 from disc.frontend.batched.driver import Driver
-from disc.frontend.batched.facts import code_of_calls, gathered, watched
+from disc.frontend.batched.facts import attributes_held, code_of_calls, gathered, watched
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.interpreted import Interpreter
@@ -415,7 +415,8 @@ class Model:
         self._facts = facts
         self._known = (len(self._functions), Kind.made)
         functions = [each.original for each in self._functions.values()]
-        self._watched = watched(functions, self._modules(), {id(each): each for kind in self._kinds() for each, _ in kind.weights}.values())
+        weights = {id(each): each for kind in self._kinds() for each, _ in kind.weights}.values()
+        self._watched = watched(functions, self._modules(), weights, self._by_value())
 
     def _kinds(self) -> Iterator[Kind]:
         for region in self.regions():
@@ -425,7 +426,11 @@ class Model:
         return list(self.target.modules()) if isinstance(self.target, torch.nn.Module) else []
 
     def _gathered_facts(self) -> tuple[object, ...]:
-        return gathered([each.original for each in self._functions.values()], self._modules())
+        return gathered([each.original for each in self._functions.values()], self._modules(), self._by_value())
+
+    def _by_value(self) -> set[str]:
+        """The names that attributes may be asked for by which no code has."""
+        return attributes_held(self._modules()) if any(each.asks_by_value() for each in self.functions()) else set()
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
         """Whether blocks were made with a tensor of the same memory."""

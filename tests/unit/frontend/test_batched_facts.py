@@ -26,9 +26,12 @@ SETTING = Setting()
 
 
 class Net(nn.Module):
+    shared, settings = 2, {"a": 1}
+
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.scale, self.sizes, self.setting = nn.Linear(3, 3), 2, [1, 2], Setting()
+        self.generated = 2
         self.register_buffer("kept", torch.zeros(3))
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -39,7 +42,14 @@ class Net(nn.Module):
             + BIAS
             + SETTING.depth
             + self.absent
+            + self.shared * self.settings["a"]
+            + self.method()
+            + getattr(self, "named", 0)
+            + sum(self.generated for _ in range(2))
         )
+
+    def method(self) -> int:
+        return 1
 
 
 def closure() -> tuple[FunctionType, Callable[[Any], None]]:
@@ -64,6 +74,11 @@ def remove_and_add(model: Net) -> None:
 CHANGES: dict[str, Callable[[Net], Any]] = {
     "attribute": lambda model: setattr(model, "scale", 3),
     "attribute added": remove_and_add,
+    "attribute named by a text": lambda model: setattr(model, "named", 3),
+    "attribute of a generator": lambda model: setattr(model, "generated", 3),
+    "attribute of the class": lambda model: setattr(Net, "shared", 3),
+    "value of the class": lambda model: Net.settings.update(a=2),
+    "method": lambda model: setattr(Net, "method", lambda self: 3),
     "element": lambda model: model.sizes.__setitem__(1, 7),
     "element added": lambda model: model.sizes.append(7),
     "object": lambda model: setattr(model.setting, "depth", 4),
@@ -104,6 +119,8 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setitem(globals(), key, value)
     monkeypatch.setattr(Net.forward, "__defaults__", None)
+    for key, value in {"shared": 2, "settings": {"a": 1}, "method": Net.method}.items():
+        monkeypatch.setattr(Net, key, value)
     monkeypatch.setitem(globals(), "property", property)
     del globals()["property"]
     model = Net()
