@@ -1,4 +1,4 @@
-"""Decompositions of distances, losses, bags of embeddings, masked and diagonal scatters and memberships. Shapes stay symbolic."""
+"""Decompositions of distances, losses, bags of embeddings, segments, masked and diagonal scatters and memberships. Shapes stay symbolic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import decomposition_table as _PYTORCH
 
-from disc.frontend.checked_values import between, checked
+from disc.frontend.checked_values import between, checked, required
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
@@ -187,6 +187,50 @@ def _maxima_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int) -> tup
     return torch.where((first < beyond).unsqueeze(-1), values, 0.0), places
 
 
+def segment_reduce(
+    data: Tensor, reduce: str, *, lengths: Tensor | None = None, indices: Tensor | None = None, offsets: Tensor | None = None,
+    axis: int = 0, unsafe: bool = False, initial: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Of segments one after the other along `axis`, as long as `lengths`, or from one of `offsets` to the next. What is in none, beside
+    `offsets`, is reduced into a segment more, which is cut off."""
+    given = lengths if lengths is not None else offsets
+    if given is None or indices is not None or not 0 <= axis < data.dim() or given.dim() != axis + 1 or not data.is_floating_point():
+        return NotImplemented
+    count, given = data.shape[axis], given.to(torch.int64)
+    if lengths is not None:
+        sound = (given >= 0).all(-1, keepdim=True)
+        total = given.sum(-1, keepdim=True)
+        sound = sound & (total <= count if unsafe else total == count)
+        given = required(
+            given, sound, "segment_reduce: lengths must not be negative, and add up to the size along axis: {actual} rows or more do not"
+        )
+        ends = given.cumsum(-1)
+        starts = ends - given
+    else:
+        starts, ends = given[..., :-1], given[..., 1:]
+        sound = (starts >= 0) & (starts <= ends) & (ends <= count)
+        ends = required(
+            ends,
+            sound,
+            "segment_reduce: offsets must be from 0 to the size along axis, each no less than the one before: {actual} or more are not",
+        )
+    segments = ends.shape[-1]
+    place = torch.arange(count).expand([*ends.shape[:-1], count]).contiguous()
+    of = torch.searchsorted(ends.contiguous(), place, right=True)
+    of = torch.where(place >= starts.amin(-1, keepdim=True), of, segments) if offsets is not None else of
+    of = of.reshape([*of.shape, *[1] * (data.dim() - axis - 1)]).expand(data.shape)
+    how, neutral = _REDUCED[reduce]
+    shape = [*data.shape[:axis], segments + 1, *data.shape[axis + 1 :]]
+    found = data.new_full(shape, neutral if initial is None else initial).scatter_reduce(axis, of, data, how).narrow(axis, 0, segments)
+    if reduce != "mean":
+        return found
+    size = (ends - starts).reshape([*ends.shape, *[1] * (data.dim() - axis - 1)])
+    return torch.where(size > 0, found / size.to(data.dtype), found if initial is not None else math.nan)
+
+
+_REDUCED = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "max": ("amax", -math.inf), "min": ("amin", math.inf), "prod": ("prod", 1.0)}
+
+
 def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among others, of which few are compared one by one, and many are sorted: an element that is among them comes
     before more of them from the right than from the left. A NaN is among none."""
@@ -229,6 +273,7 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.conv_tbc.default: conv_tbc,
     aten.put.default: put,
     aten.index_reduce.default: index_reduce,
+    aten.segment_reduce.default: segment_reduce,
     aten.isin.Tensor_Tensor: isin,
     aten.isin.Tensor_Scalar: isin_of_number,
     aten.isin.Scalar_Tensor: number_isin,

@@ -78,6 +78,7 @@ from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import Size, shape_environment, to_size
 from disc.frontend.tracing_lock import alone
+from disc.frontend.validated_distributions import validated_distributions
 from disc.frontend.vmap_results import moved_results
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 from disc.ir.dialect import make_context
@@ -558,6 +559,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         quiet(),
         graphs_of_control_flow(),
         masks_as_given(),
+        validated_distributions(),
         functions.of_sizes(named),
         derivatives.of_functions(model),
         located_in(named),

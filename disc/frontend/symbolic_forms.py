@@ -39,6 +39,7 @@ from disc.frontend.composites import conv_tbc
 from disc.frontend.composites import one_hot as one_hot_of
 from disc.frontend.computed_numbers import ROUNDING
 from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
+from disc.frontend.fake_quantization import FORMS as QUANTIZED_FORMS
 from disc.frontend.fractional_pools import FORMS as FRACTIONAL_FORMS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
 from disc.frontend.histograms import FORMS as HISTOGRAMS
@@ -514,6 +515,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **HISTOGRAMS,
     **DISTRIBUTIONS,
     **FRACTIONAL_FORMS,
+    **QUANTIZED_FORMS,
     **GROUPED_FORMS,
     **MATRIX_FORMS,
     **SIZED_FORMS,

@@ -10,7 +10,7 @@ import torch
 from compiled import Wrapped
 
 import disc
-from disc.errors import CompilerBug, DiscError
+from disc.errors import CompilerBug, DiscError, ShapeConstraintError
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
 SIZES = ((3, 5), (1, 1), (0, 4), (4, 0), (2, 1), (7, 13), (20, 45))
@@ -125,6 +125,67 @@ def test_layers_of_transformers_take_masks() -> None:
         finally:
             torch.backends.mha.set_fastpath_enabled(True)
         torch.testing.assert_close(executable(*given), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_distributions_validate() -> None:
+    """What `torch.distributions` checks was a branch on data; a call in which it does not hold is refused, as by eager."""
+
+    def scores(mean: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        of = torch.distributions
+        normal, matrix = of.Normal(mean, scale), torch.diag_embed(scale)
+        choice = of.Categorical(logits=mean)
+        together = of.MultivariateNormal(mean, matrix).log_prob(mean * 0.5)
+        squeezed = of.TransformedDistribution(normal, [of.TanhTransform()]).log_prob(torch.tanh(mean) * 0.5)
+        kind = of.kl_divergence(normal, of.Normal(0.0, 1.0)), of.Bernoulli(logits=mean).log_prob((scale > 1).float())
+        return normal.log_prob(scale), choice.log_prob(torch.zeros(mean.shape[0])), choice.entropy(), together, squeezed, *kind
+
+    executable = None
+    for shape in ((3, 4), (1, 1), (7, 2), (2, 13)):
+        given = torch.randn(shape), torch.rand(shape) + 0.1
+        executable = executable or disc.compile(Wrapped(scores).eval(), given, options=disc.Options(cache=False))
+        torch.testing.assert_close(executable(*given), scores(*given), atol=1e-4, rtol=1e-4)
+        with pytest.raises(ShapeConstraintError, match=r"scale of Normal satisfies GreaterThan\(lower_bound=0.0\).*test_programs_of_users"):
+            executable(given[0], given[1] - 2)
+    with pytest.raises(ShapeConstraintError, match="does not hold"):
+        executable(torch.full((2, 2), torch.nan), torch.ones(2, 2))
+
+
+def test_rounded_as_if_quantized() -> None:
+    """PyTorch has no shape of these, bit for bit."""
+    fake = torch.fake_quantize_per_tensor_affine, torch.fake_quantize_per_channel_affine
+    one, several = torch.tensor([0.1]), torch.tensor([0.1, 0.2, 0.07])
+    whole, real = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([0.0, 0.5, 2])
+
+    def rounded(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = fake[0](x, 0.1, 3, 0, 255), fake[0](x, one, torch.tensor([3]), 0, 15), fake[0](x.half(), one, whole[:1], -128, 127)
+        return *tensors, fake[1](x, several, whole, 1, -8, 7), fake[1](x, several, real, 1, 0, 255)
+
+    executable = disc.compile(Wrapped(rounded).eval(), (torch.randn(4, 3),), options=disc.Options(cache=False))
+    executable.like = torch.empty(0)
+    for rows in (0, 1, 7, 500):
+        x = torch.randn(rows, 3) * 9
+        x[:3, 0] = torch.tensor([math.nan, math.inf, -math.inf])[:rows]
+        torch.testing.assert_close(executable(x), rounded(x), atol=0, rtol=0)
+
+
+def test_reductions_of_segments() -> None:
+    def reduced(x: torch.Tensor, lengths: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        of = torch.segment_reduce
+        ways = [(of(x, how, lengths=lengths), of(x, how, offsets=offsets)) for how in ("sum", "mean", "max", "min", "prod")]
+        turned = of(
+            x.T.clone(memory_format=torch.contiguous_format), "mean", lengths=lengths.expand(x.shape[1], -1).contiguous(), axis=1, initial=2
+        )
+        return *(each for way in ways for each in way), turned, of(x, "max", lengths=lengths // 2, unsafe=True, initial=-0.5)
+
+    executable = None
+    for lengths in ([3, 0, 4], [1], [0, 0], [2, 5, 0, 1, 9]):
+        count = sum(lengths)
+        given = torch.randn(count, 2), torch.tensor(lengths), torch.tensor([min(1, count), count, count])
+        executable = executable or disc.compile(Wrapped(reduced).eval(), given, options=disc.Options(cache=False))
+        torch.testing.assert_close(executable(*given), reduced(*given), atol=1e-5, rtol=1e-5, equal_nan=True)
+    for lengths, offsets in (([3, 3], [0, 5]), ([6, -1], [0, 5]), ([2, 3], [2, 1]), ([2, 3], [0, 6])):
+        with pytest.raises(ShapeConstraintError, match="segment_reduce"):
+            executable(torch.randn(5, 2), torch.tensor(lengths), torch.tensor(offsets))
 
 
 @pytest.mark.parametrize("x, part", [(torch.tensor(1.0), torch.ones(2, 0, 3)), (torch.ones(2, 3), torch.ones(2))])
