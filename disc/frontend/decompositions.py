@@ -213,9 +213,9 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     if all(size == 1 for size in output_size):
         return x.mean([-2, -1], keepdim=True)
-    if not all(isinstance(size, int) for size in x.shape[-2:]):
-        return windows.adaptive_average(x, output_size)  # the other one decides whether the windows are of equal size
-    return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]
+    if all(isinstance(size, int) and size % count == 0 for size, count in zip(x.shape[-2:], output_size, strict=True)):
+        return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]  # windows of equal size
+    return windows.adaptive_average(x, output_size)
 
 
 def _not_of_bytes(op: torch._ops.OpOverload) -> Decomposition:

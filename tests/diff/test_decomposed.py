@@ -95,7 +95,9 @@ def test_distances_and_average_pools() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor, image: torch.Tensor) -> Pools:
             distances = [torch.cdist(x, y, p) for p in (0.0, 1.0, 2.0, 3.5, math.inf)]
-            return (*distances, torch.pdist(x), F.adaptive_avg_pool3d(image, (2, 1, 3)))
+            plane = torch.arange(70.0).reshape(1, 7, 10) * image.sum()  # of fixed sizes
+            pools = [F.adaptive_avg_pool2d(plane, size) for size in ((3, 4), (7, 3), (8, 13), (1, 6))]
+            return (*distances, torch.pdist(x), F.adaptive_avg_pool3d(image, (2, 1, 3)), *pools)
 
     program = module_program(Model(), randn(5, 3), randn(4, 3), randn(2, 7, 8, 9))
     for rows, columns, size in ((1, 2, 3), (9, 1, 1), (2, 7, 0), (17, 5, 6)):
