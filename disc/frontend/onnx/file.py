@@ -161,7 +161,11 @@ def _has_changed(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def _outline(graph: onnx.GraphProto) -> None:
-    """The initializers become inputs: the checker and the inliner copy the model, and need no data of weights."""
+    """The initializers become inputs: the checker and the inliner copy the model, and need no data of weights. Results of unknown rank, as
+    files made by hand have them, are no fault: nothing reads what is said of them, but the checker wants a shape."""
+    for each in graph.output:
+        if each.type.HasField("tensor_type") and not each.type.tensor_type.HasField("shape"):
+            each.type.tensor_type.shape.SetInParent()
     known = {each.name for each in graph.input}
     for each in graph.initializer:
         if each.name not in known:
