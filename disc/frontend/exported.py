@@ -19,7 +19,15 @@ import torch.fx.experimental._config as symbolic_config
 from torch import fx
 from torch._subclasses import FakeTensor
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.numbers import int_oo
@@ -309,7 +317,7 @@ def _outputs(program: ExportedProgram, decomposed: Decomposed) -> list[tuple[str
             continue
         if spec.kind != OutputKind.USER_OUTPUT:
             raise UnsupportedOpError([UnsupportedOp(f"output {spec.target}", f"outputs of kind {spec.kind.name} are not supported")])
-        if isinstance(spec.arg, TensorArgument | SymIntArgument):
+        if isinstance(spec.arg, TensorArgument | SymIntArgument | SymFloatArgument | SymBoolArgument):
             outputs.append((spec.arg.name, decomposed.values[nodes[spec.arg.name]]))
         elif isinstance(spec.arg, ConstantArgument):
             outputs.append(("", spec.arg.value))

@@ -29,6 +29,7 @@ from disc.frontend.allow_list import FORMS
 from disc.frontend.branch_demands import Premise, branches_of, only_in, premises_of
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.computed_numbers import expression_of
+from disc.frontend.conditions import relation
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized_call, is_custom
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
@@ -215,6 +216,7 @@ class _Lowering:
         self.values: dict[fx.Node, Tensor | tuple[Tensor, ...]] = {}
         self.unsupported: list[UnsupportedOp] = []
         self.refused: dict[fx.Node, UnsupportedOp] = {}
+        self.bounds: list[Decision] = []
         self.ranges = self._relaxed_ranges()
         self.lowerings = Lowerings(functools.partial(_expected_kinds, source.graphs))
         self.checked: set[fx.Node] = set()
@@ -337,13 +339,18 @@ class _Lowering:
         # A symbol of a float is no size, and none is left in the graph: its value comes as an f64 tensor.
         ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
         when = self._premises()  # a size of a branch may be negative in calls that do not take it
-        nodes = [node for graph in self.source.graphs if when.get(graph) is None for node in graph.nodes]
-        sizes = {size for node in nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
+        sizes: dict[sympy.Expr, fx.Node] = {}
+        for node in (node for graph in self.source.graphs if when.get(graph) is None for node in graph.nodes):
+            found = _sizes_of(node.meta.get("val")) if not is_mere_number(node) else []
+            sizes |= {size: node for size in found if isinstance(size, sympy.Expr) and size not in sizes}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
-        return {
-            symbol: ValueRanges(relaxed_minimum(symbol, ranges, known, self.source.bounds_are_decisions), value.upper)
-            for symbol, value in ranges.items()
-        }
+        relaxed = dict[sympy.Symbol, ValueRanges]()
+        for symbol, value in ranges.items():
+            least, reason = relaxed_minimum(symbol, ranges, known, self.source.bounds_are_decisions)
+            relaxed[symbol] = ValueRanges(least, value.upper)
+            if reason is not None and (place := line_text(sizes[reason])):
+                self.bounds.append(Decision(relation(">=", symbol, least), f"needed by {sizes[reason].target} at {place}"))
+        return relaxed
 
     def _used_symbols(self) -> set[str]:
         sizes = (size for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]))
@@ -370,7 +377,7 @@ class _Lowering:
         places, named = self._places_of_views() - known, known | {str(symbol) for symbol in replacements} | self._named()
         found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
         found = [each for each in found if isinstance(each, Undecided) or named.issuperset(each.condition.symbols())]
-        return settle([*found, *emitter.decisions], replacements, known)
+        return settle([*found, *self.bounds, *emitter.decisions], replacements, known)
 
     def _premises(self) -> dict[fx.Graph, Premise]:
         """When the graphs run that control flow runs, where sizes decide."""
@@ -645,9 +652,13 @@ class _Lowering:
             if not isinstance(output, fx.Node):
                 constants[position] = output
                 continue
-            value = self._argument_value(output)
-            kind = torch.float64 if isinstance(output.meta.get("val"), torch.SymFloat) else torch.int64
-            tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), kind)
+            number = output.meta.get("val")
+            if isinstance(number, torch.SymBool):
+                tensor = emitter.condition(number.node.expr)
+            else:
+                value = self._argument_value(output)
+                kind = torch.float64 if isinstance(number, torch.SymFloat) else torch.int64
+                tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), kind)
             if tensor.dtype in PARTS and position not in buffers:
                 whole.append(len(names))
             names.append(name)
@@ -719,6 +730,22 @@ def _sizes_of(value: object) -> list[Size]:
     if isinstance(value, list | tuple):
         return [size for item in value for size in _sizes_of(item)]
     return []
+
+
+def is_mere_number(node: fx.Node) -> bool:
+    """Whether it is a number of sizes, such as `n - 3`, that is nothing but a value, or computed with: no size, nor a place in a tensor."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.SymInt) and node.op == "call_function" and all(_takes_value(user, node) for user in node.users)
+
+
+def _takes_value(user: fx.Node, number: fx.Node) -> bool:
+    if user.op == "output":
+        return True
+    if not isinstance(user.target, torch._ops.OpOverload):
+        return isinstance(user.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+    given = dict(zip((each.name for each in user.target._schema.arguments), user.args, strict=False)) | user.kwargs
+    values = {each.name for each in user.target._schema.arguments if str(each.type) in ("number", "Optional[number]", "Tensor")}
+    return all(name in values or number not in (value if isinstance(value, list | tuple) else (value,)) for name, value in given.items())
 
 
 def is_random(op: object) -> bool:

@@ -394,8 +394,8 @@ def solve_base(
 
 def relaxed_minimum(
     symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr], always: bool = False
-) -> sympy.Expr:
-    """The smallest size of `symbol` for which every size of the graph stays non-negative.
+) -> tuple[sympy.Expr, sympy.Expr | None]:
+    """The smallest size of `symbol` for which every size of the graph stays non-negative, and the size that would not.
 
     PyTorch specializes sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
     also simplifies with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes
@@ -403,17 +403,18 @@ def relaxed_minimum(
     checked by themselves (always).
     """
     if ranges[symbol].lower <= 0:  # an integer that is no size may have no lower bound
-        return ranges[symbol].lower
+        return ranges[symbol].lower, None
     lower = int(ranges[symbol].lower)
     using = [size for size in sizes if symbol in size.free_symbols]
     if not always and lower != 2 and not any(size.free_symbols == {symbol} and size.subs(symbol, lower) == 2 for size in using):
-        return sympy.Integer(lower)
+        return sympy.Integer(lower), None
 
-    def holds(minimum: int) -> bool:
+    def negative(minimum: int) -> sympy.Expr | None:
         trial = {**ranges, symbol: ValueRanges(minimum, ranges[symbol].upper)}
-        return all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using)
+        return next((size for size in using if _lower_bound(size, trial) < min(0, _lower_bound(size, ranges))), None)
 
-    return sympy.Integer(bisect.bisect_left(range(lower), True, key=holds))
+    least = bisect.bisect_left(range(lower), True, key=lambda minimum: negative(minimum) is None)
+    return sympy.Integer(least), negative(least - 1) if least else None
 
 
 def shape_environment(values: Iterable[object]) -> ShapeEnv | None:

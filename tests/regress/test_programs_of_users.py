@@ -188,6 +188,24 @@ def test_reductions_of_segments() -> None:
             executable(torch.randn(5, 2), torch.tensor(lengths), torch.tensor(offsets))
 
 
+def test_numbers_of_sizes_are_no_sizes() -> None:
+    """They may be negative, and are results; a size may not, and the line says whose it is."""
+
+    def numbers(x: torch.Tensor) -> tuple[object, ...]:
+        n, m = x.shape
+        return x * (m - 3) * (2 * (n - 7) + 1), x + torch.tensor(m - 4), n - 5, n * 2.5, m > 3
+
+    executable = disc.compile(Wrapped(numbers).eval(), (torch.randn(4, 6),), options=disc.Options(cache=False))
+    executable.like = torch.empty(0)
+    for shape in ((4, 6), (1, 1), (0, 2), (3, 0), (2, 13)):
+        x = torch.randn(shape)
+        wanted = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in numbers(x)]
+        torch.testing.assert_close(list(executable(x)), wanted, atol=1e-5, rtol=1e-5, check_dtype=False)
+    cut = disc.compile(Wrapped(lambda x: torch.nn.functional.pad(x[:, :-1], (1, 0))).eval(), (torch.randn(4, 6),))
+    with pytest.raises(ShapeConstraintError, match=r"must be at least 1 \(needed by aten.slice.Tensor at test_programs_of_users.py:\d+\)"):
+        cut(torch.randn(2, 0))
+
+
 @pytest.mark.parametrize("x, part", [(torch.tensor(1.0), torch.ones(2, 0, 3)), (torch.ones(2, 3), torch.ones(2))])
 def test_parts_of_other_ranks_are_refused(x: torch.Tensor, part: torch.Tensor) -> None:
     """It was an IndexError in the front end."""
