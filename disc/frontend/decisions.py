@@ -74,6 +74,12 @@ LAYOUT: dict[str, frozenset[str]] = {
 _CHECKED_BY_DYNAMO = "_dynamo/guards.py"
 _BROADCAST = ("_subclasses/fake_impls.py", "infer_size")  # of PyTorch: whether a size is 1
 FITS = "fits"
+# Of these, PyTorch's C++ core asks whether the source lies densely, to read it as it is or a copy; that frame of Python has called it.
+_READ_DENSELY = (
+    torch.Tensor.contiguous, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints, torch.ops.aten.linear.default,
+)  # fmt: skip
+_CALLS = {"__torch_function__": "func", "__call__": "self"}  # of PyTorch's functions that call such an op: their variable
+DENSE = "dense"
 _CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how a convolution is computed
 
 
@@ -325,14 +331,17 @@ def _user_frame(_: ShapeEnv) -> FrameType | None:
 
 
 def _summary(frame: FrameType) -> traceback.FrameSummary:
-    """Where PyTorch made a guard; of the function that chooses how a convolution is computed also how many images there are, and of the
-    one that broadcasts whether the result is the same for a size of 1."""
+    """Where PyTorch made a guard; of the function that chooses how a convolution is computed also how many images there are, of the one
+    that broadcasts whether the result is the same for a size of 1, and of what calls an op whether that reads its source densely."""
     code, kept = frame.f_code, dict[str, str]()
     place = (code.co_filename.removeprefix(TORCH), code.co_name)
     if place == _CONVOLUTION and (images := _images(frame)):
         kept["images"] = images
     if place == _BROADCAST and _fits(frame):
         kept[FITS] = ""
+    called = frame.f_locals.get(_CALLS.get(code.co_name, ""))
+    if any(called is each for each in _READ_DENSELY):
+        kept[DENSE] = ""
     return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, locals=kept or None)
 
 
@@ -381,7 +390,8 @@ def found_in(guards: Iterable[ShapeGuard]) -> list[Found]:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
         layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
-        layout = layout or (isinstance(frame, traceback.FrameSummary) and frame.locals is not None and FITS in frame.locals)
+        noted = (frame.locals or {}) if isinstance(frame, traceback.FrameSummary) else {}
+        layout = layout or FITS in noted or (DENSE in noted and not isinstance(guard.expr, sympy.Eq))
         layout = layout or (own == _CHECKED_BY_DYNAMO and isinstance(guard.expr, sympy.Ge) and guard.expr.rhs == 2)
         # PyTorch's C++ core asks that of every tensor that it makes.
         layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))

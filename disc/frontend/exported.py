@@ -42,6 +42,7 @@ from disc.frontend.caches import CacheLayers, growing_dims, input_names, is_laye
 from disc.frontend.call import arguments_by_name
 from disc.frontend.complex_numbers import has_complex
 from disc.frontend.conditions import relation
+from disc.frontend.copies_or_views import refuse_copies_or_views
 from disc.frontend.custom_ops import warn_of_effects
 from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute, decompose, without_bodies
@@ -134,6 +135,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     fixed_dims, row_major = program.graph_module.meta.get(FIXED_DIMS, ()), program.graph_module.meta.get(ROW_MAJOR, {})
+    refuse_copies_or_views(program)
     warn_of_lost_assertions(program.graph)
     warn_of_effects(program.graph)
     warn_of_prints(program.graph)

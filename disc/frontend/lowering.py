@@ -349,7 +349,9 @@ class _Lowering:
             least, reason = relaxed_minimum(symbol, ranges, known, self.source.bounds_are_decisions)
             relaxed[symbol] = ValueRanges(least, value.upper)
             if reason is not None and (place := line_text(sizes[reason])):
-                self.bounds.append(Decision(relation(">=", symbol, least), f"needed by {sizes[reason].target} at {place}"))
+                op = sizes[reason].target
+                by = f"needed by {op} at" if isinstance(op, torch._ops.OpOverload) else "needed at"
+                self.bounds.append(Decision(relation(">=", symbol, least), f"{by} {place}"))
         return relaxed
 
     def _used_symbols(self) -> set[str]:

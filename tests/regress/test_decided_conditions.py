@@ -103,6 +103,27 @@ def test_sizes_that_the_layout_alone_is_about_are_taken() -> None:
     assert decisions is not None and decisions["checked"] == [] and decisions["layout"] > 0 and decisions["proved"] > 0
 
 
+def test_copies_that_are_views_for_some_sizes() -> None:
+    """PyTorch's core asks itself whether a slice lies densely, which refused slices of one row; where what is written decides what is read,
+    the program is refused."""
+
+    def shifted(x: Tensor) -> Tensor:
+        y = torch.flatten(x[:, 1:-1])
+        mapped = F.linear(x[:, None, 1:-1].transpose(1, 2), x[:1, :1])
+        return torch.cat([x[..., :-1].contiguous().view(-1), x[:, 1:-1].contiguous()[0] * 2, y, mapped[:, :, 0].sum(0)])
+
+    exe = disc.compile(One(shifted), (torch.randn(4, 6),))
+    assert all(is_right(exe, One(shifted), torch.randn(shape)) for shape in ((4, 6), (4, 3), (1, 3), (2, 4), (1, 5), (3, 9)))
+
+    def written(x: Tensor) -> Tensor:
+        x = x * 1
+        x[:, 1:-1].reshape(-1).add_(1)
+        return x
+
+    with pytest.raises(UnsupportedOpError, match=rf"aten.reshape.default at {HERE}:\d+: .* sizes decide whether it is a view"):
+        disc.compile(One(written), (torch.randn(4, 6),))
+
+
 def test_a_relation_of_two_inputs() -> None:
     model = Two(lambda x, y: x * 2 if x.shape[0] > y.shape[0] else x + 1)
     exe = disc.compile(model, (torch.randn(5, 3), torch.randn(2, 4)))
