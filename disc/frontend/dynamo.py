@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import cast
 
 import sympy
@@ -149,8 +148,11 @@ def backend(
 trace_recurrent_layers(backend)
 
 
-def with_autograd(settings: Settings) -> Callable[[fx.GraphModule, list[object]], Callable[..., object]]:
-    """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for."""
+def with_autograd(
+    settings: Settings, noted: Callable[[fx.GraphModule], object] | None = None
+) -> Callable[[fx.GraphModule, list[object]], Callable[..., object]]:
+    """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for. noted: gets the graph that
+    computes values and gradients."""
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
@@ -159,10 +161,15 @@ def with_autograd(settings: Settings) -> Callable[[fx.GraphModule, list[object]]
         roll_loops(graph)
         return _boxed(graph, settings)
 
+    def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if noted is not None:
+            noted(joint)
+        return _partition(joint, inputs, memory=settings.memory, **options)
+
     eager = settings.options.random == "eager"
     return aot_autograd(
         fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler,
-        partition_fn=partial(_partition, memory=settings.memory),
+        partition_fn=partition,
         decompositions=training_table(eager_random=eager),
     )  # fmt: skip
 

@@ -165,10 +165,8 @@ _PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit 
 # How many results they give depends on sizes: `Counted` ones are recorded.
 SIZED = frozenset(_named(_PARTS)) | {getattr(torch, name) for name in _PARTS.split()} | {torch.functional.split}
 BACKWARD = Tensor.backward
-GRADIENTS_OF = torch.autograd.grad
-RECURRENT = frozenset(getattr(torch, name) for name in ("lstm_cell", "lstm", "gru", "rnn_tanh", "rnn_relu"))
 DETACHING = (Tensor.detach, torch.detach)
-PASSES = (BACKWARD, GRADIENTS_OF)  # they run hooks
+PASSES = (BACKWARD, torch.autograd.grad)  # they run hooks
 _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__
 _IN_PLACE = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"

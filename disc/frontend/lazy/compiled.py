@@ -30,15 +30,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from disc.frontend.decompositions import is_random as draws_in_eager
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, with_autograd
 from disc.frontend.lazy.calls import (
     BACKWARD,
     DETACHING,
     GRADIENT,
-    GRADIENTS_OF,
     PASSES,
-    RECURRENT,
     SET_GRADIENT,
     Input,
     Value,
@@ -51,6 +50,7 @@ from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
 from disc.frontend.lazy.variants import Effects, Formula, Guard, Variant
+from disc.frontend.lowering import is_random
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.tracing_lock import alone
@@ -113,6 +113,7 @@ class _Tracing:
     values: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     gradients: dict[int, int | Input | None] = field(default_factory=dict)
+    draws: bool = False  # random numbers, in a program with gradients
 
     def __post_init__(self) -> None:
         self.steps, self.tensors = self.run.here.steps(), self.run.inputs
@@ -131,13 +132,18 @@ class _Tracing:
         taken = {each.number for step in self.steps if step.context.grad and step.func not in DETACHING
                  for each in references((step.args, step.kwargs)) if isinstance(each, Input)}  # fmt: skip
         goes_on = any(each.requires_grad and not each.is_leaf and number in taken for number, each in enumerate(self.tensors))
-        if goes_on and any(step.func in PASSES for step in self.steps):
-            raise NotCompiledError("gradients go on into what was computed before the trace")
+        passes = self._first_pass()
+        if goes_on and passes is not None:
+            raise NotCompiledError("gradients go on into what was computed before the trace", passes)
         shared = [n for n, each in enumerate(self.tensors) if run.first_in(each.untyped_storage()._cdata) != n]
         if shared and self.segment.written:
             raise NotCompiledError("the trace writes tensors, and some of its inputs share memory")
         if any(each.is_conj() or each.is_neg() for each in self.tensors):
             raise NotCompiledError("an input is a conjugate or a negative view")
+
+    def _first_pass(self) -> Step | None:
+        """Where gradients are first computed: the trace may end there, so that what comes before is a program with gradients."""
+        return next((step for step in self.steps if step.func in PASSES), None)
 
     def _is_static(self, number: int) -> bool:
         """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves made anew may have others."""
@@ -189,7 +195,8 @@ class _Tracing:
         """The values that somebody still holds. Views of others are taken anew of these."""
         makers = {number: (place, step) for place, step in enumerate(self.steps) for number in _made_by(step)}
         facts = {step.first + n: each for step in self.steps for n, each in enumerate(e for e in step.results if type(e) is Made)}
-        freed, live = _freed(self.steps, makers), self.run.live()
+        live = self.run.live()
+        freed = {number for number in live if _is_freed(self.run.proxy(number)._value)} if self._first_pass() is not None else set[int]()
         self.freed = frozenset(number for number in live if facts[number].requires_grad and number in freed)
         kept = [number for number in live if facts[number].requires_grad and number not in freed]
         self.differentiable = bool(kept)
@@ -197,7 +204,8 @@ class _Tracing:
             raise NotCompiledError("the trace ends within a function that is differentiated")
         if kept:
             if any(step.func is BACKWARD for step in self.steps):
-                raise NotCompiledError(f"gradients of a value made at {makers[kept[0]][1].line} may be asked for after backward()")
+                line = makers[kept[0]][1].line
+                raise NotCompiledError(f"gradients of a value made at {line} may be asked for after backward()", self._first_pass())
             self.needed = live
             self._follow_gradients()
             return
@@ -257,8 +265,11 @@ class _Tracing:
         given = [_differentiable(each, mine) if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
         self.values = {number: place for place, number in enumerate(self.needed)}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
-            run = with_autograd(settings)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
+            run = with_autograd(settings, self._note_draws)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
         return lambda inputs: cast("Sequence[object]", run(*inputs))
+
+    def _note_draws(self, joint: fx.GraphModule) -> None:
+        self.draws = any(is_random(node.target) or draws_in_eager(node.target) for node in joint.graph.nodes)
 
     def _traced(self, *given: Any) -> list[object]:
         count, run = len(self.fakes), self.run
@@ -340,7 +351,9 @@ class _Tracing:
                   if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= places.keys()
                          for each in sizes)}  # fmt: skip
         label = f"disc.lazy: {self.steps[-1].line}"
-        return Variant(symbols, binding, general, self._guards(), shapes, effects, program, self.steps, self.differentiable, label)
+        repeatable = self.differentiable and not self.draws and not self.segment.written
+        what = (self.steps, self.differentiable, repeatable, label)
+        return Variant(symbols, binding, general, self._guards(), shapes, effects, program, *what)
 
     def _guards(self) -> list[Guard]:
         """What PyTorch decided of the symbols, and the ranges that it took for granted."""
@@ -390,23 +403,22 @@ def _made_by(step: Step) -> range:
     return range(step.first, step.first + sum(type(each) is Made for each in step.results))
 
 
-def _freed(steps: Sequence[Step], makers: Mapping[int, tuple[int, Step]]) -> set[int]:
-    """The values whose gradients cannot be asked for any more: backward has freed what they were computed with."""
-    found = set[int]()
-    for step in steps:
-        most = 2 if step.func is BACKWARD else 3
-        passes = step.func is BACKWARD or step.func is GRADIENTS_OF
-        if not passes or len(step.args) > most or step.kwargs.get("retain_graph") or step.kwargs.get("create_graph"):
+def _is_freed(value: torch.Tensor | None) -> bool:
+    """Whether a gradient of a value that PyTorch computed cannot be asked for any more: a backward pass has freed what it needs."""
+    pending, seen = [None if value is None else value.grad_fn], set[object]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
             continue
-        pending = [each.number for each in references(step.args[:1]) if isinstance(each, Value)]
-        while pending:
-            number = pending.pop()
-            if number not in found:
-                found.add(number)
-                maker = makers[number][1]
-                found.update(_made_by(maker) if maker.func in RECURRENT else ())  # the last state comes of the same gates
-                pending += [each.number for each in references((maker.args, maker.kwargs)) if isinstance(each, Value)]
-    return found
+        seen.add(node)
+        saved = [name for name in dir(node) if name == "saved_tensors" or name.startswith("_raw_saved_")]
+        try:
+            for name in saved:
+                getattr(node, name.replace("_raw", "", 1))
+        except RuntimeError:
+            return True
+        pending += [each for each, _ in node.next_functions]
+    return False
 
 
 def _formula(expression: object) -> Formula:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import filled
-from disc.frontend.lazy.traces import Context, Made, Run
+from disc.frontend.lazy.traces import Context, Made, Run, Step
 from disc.frontend.locations import OURS, frame_text
 
 INSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(OURS[:-1]) + os.sep)
@@ -35,9 +34,21 @@ def run_again(run: Run) -> None:
 
     Raises: what PyTorch raises, with a note of the line where the call was recorded.
     """
-    values, step, inputs = list[Any](), run.here, run.inputs
+    values = list[torch.Tensor]()
     try:
-        for step, scalars in zip(run.here.steps(), run.scalars, strict=True):
+        make_again(run.here.steps(), run.scalars, run.inputs, values)
+    finally:
+        for number in run.live():
+            if number < len(values):
+                run.proxy(number)._value = values[number]
+
+
+def make_again(
+    steps: Sequence[Step], numbers: Sequence[Sequence[float]], inputs: Sequence[torch.Tensor], values: list[torch.Tensor]
+) -> None:
+    """Has PyTorch make calls with these numbers and inputs; appends what they give to `values`. Raises: as `run_again`."""
+    for step, scalars in zip(steps, numbers, strict=True):
+        try:
             with context(step.context):
                 result = step.func(*filled(step.args, values, inputs, scalars), **filled(step.kwargs, values, inputs, scalars))
             leaves = [result] if step.form is None else pytree.tree_leaves(result)
@@ -45,14 +56,10 @@ def run_again(run: Run) -> None:
                 raise RuntimeError(
                     f"disc.lazy: a call gives {len(leaves)} results, and {len(step.results)} for other sizes: call flush() before"
                 )
-            values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
-    except Exception as error:
-        error.add_note(f"disc.lazy: the call was recorded at {step.line}")
-        raise
-    finally:
-        for number in run.live():
-            if number < len(values):
-                run.proxy(number)._value = values[number]
+        except Exception as error:
+            error.add_note(f"disc.lazy: the call was recorded at {step.line}")
+            raise
+        values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
 
 
 def user_place() -> tuple[str, str]:

@@ -10,9 +10,10 @@ import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
-from disc.frontend.lazy.calls import Input, filled
-from disc.frontend.lazy.replay import context
+from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
+from disc.frontend.lazy.replay import context, make_again
 from disc.frontend.lazy.traces import Run, Step
+from disc.frontend.lazy.twice import differentiate_twice
 from disc.ral._ral import LazyBinding, overlapping
 
 MOST_KNOWN = 256  # values of a trace's symbols whose consequences are kept
@@ -78,7 +79,7 @@ class Variant:
 
     binding: finds the values of `symbols` in a run; general: those that the program takes, floats with the dtype of the tensor that each is
     there. shapes: of the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs
-    itself. known: by values of the symbols, of the last runs.
+    itself. repeatable: then, whether its calls made again give the same. known: by values of the symbols, of the last runs.
     """
 
     symbols: Sequence[str]
@@ -90,6 +91,7 @@ class Variant:
     program: Callable[[list[object]], Sequence[object]]
     steps: Sequence[Step]
     differentiable: bool
+    repeatable: bool
     label: str
     known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
 
@@ -151,6 +153,8 @@ class Variant:
         finally:
             torch._C._set_grad_enabled(gradients)
         made = {number: results[place] for number, place in effects.values.items()}
+        if self.repeatable:
+            self._differentiate_twice(run, made)
         if effects.written or effects.gradients:
             with torch.no_grad():
                 for number, place in effects.written.items():
@@ -166,6 +170,19 @@ class Variant:
         for number in effects.freed:
             made[number] = _as_freed(made[number])
         run.give(list(made), list(made.values()))
+
+    def _differentiate_twice(self, run: Run, made: Mapping[int, torch.Tensor]) -> None:
+        """Keeps what gradients of gradients are computed with."""
+        places = [place for place, step in enumerate(self.steps) if step.func not in (GRADIENT, SET_GRADIENT)]
+        steps, inputs, scalars = [self.steps[place] for place in places], run.inputs, run.scalars
+        numbers = [scalars[place] for place in places]
+
+        def made_again() -> list[torch.Tensor]:
+            values = list[torch.Tensor]()
+            make_again(steps, numbers, inputs, values)
+            return [values[number] for number in made]
+
+        differentiate_twice(list(made.values()), inputs, made_again)
 
     def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> list[torch.Tensor]:
         """Of the program; each in memory of its own, unless it knows itself what shares memory."""

@@ -195,6 +195,43 @@ def gradients_through_what_was_read() -> Step:
     return step
 
 
+def gradients_of_gradients_of_what_was_read() -> Step:
+    weight = nn.Parameter(torch.linspace(0, 1, 16).view(4, 4))
+
+    def step(count: int) -> list[object]:
+        weight.grad = None
+        x = rows(count).requires_grad_()
+        y = torch.tanh(x @ weight)
+        read = y.sum().item()
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (slope.square().sum() * read + y.sum()).backward()
+        return [slope, weight.grad, x.grad]
+
+    return step
+
+
+def losses_that_are_held() -> Step:
+    trunk, heads = nn.Linear(4, 4), [nn.Linear(4, 2), nn.Linear(4, 3)]
+    for each in (trunk, *heads):
+        nn.init.constant_(each.weight, 0.2)
+        nn.init.constant_(each.bias, 0.1)
+
+    def step(count: int) -> list[object]:
+        trunk.zero_grad()
+        middle = torch.tanh(trunk(rows(count)))
+        losses = [head(middle).square().sum() for head in heads]
+        losses[0].backward(retain_graph=True)
+        losses[1].backward()
+        total = sum(losses)
+        found = [trunk.weight.grad, float(total)]  # pyright: ignore[reportArgumentType]
+        for each in (losses[0], total) if count else ():
+            with pytest.raises(RuntimeError, match="second time"):
+                each.backward()  # pyright: ignore[reportAttributeAccessIssue]
+        return found
+
+    return step
+
+
 def tensors_as_numbers() -> Step:
     layer = nn.Linear(4, 3)
     nn.init.constant_(layer.weight, 0.2)
@@ -253,7 +290,7 @@ def sparse_gradients() -> Step:
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
-    gradients_through_what_was_read, tensors_as_numbers, inference, sparse_gradients,
+    gradients_through_what_was_read, gradients_of_gradients_of_what_was_read, losses_that_are_held, tensors_as_numbers, inference, sparse_gradients,
 )  # fmt: skip
 
 

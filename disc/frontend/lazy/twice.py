@@ -1,0 +1,66 @@
+"""Gradients of gradients of compiled traces whose values were read before the backward pass.
+
+The program of such a trace is AOTAutograd's, whose backward program cannot be differentiated. Where gradients of gradients may follow
+(`create_graph=True`) the trace's calls are made again by PyTorch, on the same inputs, and what autograd says of these is the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node, get_gradient_edge
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+def differentiate_twice(
+    results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], made_again: Callable[[], Sequence[torch.Tensor]]
+) -> None:
+    """Has gradients of gradients of a program's results be those of `made_again`: the same values, as PyTorch computes them of the inputs.
+    Results that are views of others, or of inputs, stay as they are: PyTorch's error says that there is no such gradient."""
+    differentiable = [each for each in results if each.requires_grad and each.grad_fn is not None]
+    nodes = {each.grad_fn for each in differentiable}
+    if len(nodes) != 1:
+        return
+    node = nodes.pop()
+    assert node is not None
+    sources = {each.output_nr: place for place, each in enumerate(results) if each.grad_fn is node}
+    versions = [each._version for each in inputs]
+    edges = node.next_functions
+
+    def gradients(found: Gradients, given: Gradients) -> Gradients | None:
+        if not torch.is_grad_enabled():
+            return None
+        variables = _of_edges(edges, inputs)
+        wanted = [place for place, each in enumerate(variables) if each is not None]
+        if variables.count(None) != sum(source is None for source, _ in edges):
+            return None
+        if versions != [each._version for each in inputs]:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                "an input of what disc.lazy has compiled, of which gradients of gradients are computed"
+            )
+        values = made_again()
+        heads = [(values[sources[number]], each) for number, each in enumerate(given) if each is not None and number in sources]
+        made = torch.autograd.grad(
+            [value for value, _ in heads], [variables[place] for place in wanted], [each for _, each in heads],
+            create_graph=True, allow_unused=True,
+        )  # fmt: skip
+        results: list[Any] = list(found)
+        for place, each in zip(wanted, made, strict=True):
+            results[place] = each
+        return tuple(results)
+
+    node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
+
+
+def _of_edges(edges: Sequence[tuple[Node | None, int]], inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The inputs that gradients go to, by the edges of a program's node."""
+    known = {}
+    for each in inputs:
+        if each.requires_grad:
+            edge = get_gradient_edge(each)
+            known[edge.node, edge.output_nr] = each
+    return [known.get(edge) for edge in edges]
