@@ -161,6 +161,44 @@ def embedding_bag(
     return result.to(weight.dtype), told[: 0 if untold else indices.shape[0]], torch.zeros_like(sizes), torch.zeros_like(sizes)
 
 
+def _bags_of_rows(grad: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
+    """What comes after the last offset is in the last bag."""
+    bag = (torch.arange(indices.shape[0]).unsqueeze(-1) >= offsets).to(torch.int64).sum(-1) - 1
+    return bag.clamp(max=grad.shape[0] - 1)
+
+
+def embedding_bag_backward(
+    grad: Tensor, indices: Tensor, offsets: Tensor, told: Tensor, sizes: Tensor, maxima: Tensor, count: int, scale_grad_by_freq: bool,
+    mode: int, sparse: bool, per_sample_weights: Tensor | None, padding_idx: int = -1,
+) -> Tensor:  # fmt: skip
+    """The gradient of the table, which has `count` rows. told, sizes, maxima: what `embedding_bag` gave beside its values."""
+    if sparse or scale_grad_by_freq or indices.dim() != 1:  # eager's counts of a row are not those of its appearances
+        return NotImplemented
+    dtype, columns = grad.dtype, grad.shape[1]
+    grad = grad.to(torch.float32) if dtype in (torch.float16, torch.bfloat16) else grad
+    if mode == 2:
+        some = torch.where((sizes != 0).unsqueeze(-1), grad, 0.0)
+        places = maxima * columns + torch.arange(columns)
+        table = torch.zeros([count * columns], dtype=grad.dtype).index_add(0, places.reshape(-1), some.reshape(-1))
+        return table.reshape([count, columns]).to(dtype)
+    grad = grad / sizes.clamp(min=1).unsqueeze(-1).to(grad.dtype) if mode == 1 else grad
+    rows = grad.index_select(0, _bags_of_rows(grad, indices, offsets))
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    rows = rows if padding_idx < 0 else torch.where((indices != padding_idx).unsqueeze(-1), rows, 0.0)
+    return torch.zeros([count, columns], dtype=rows.dtype).index_add(0, indices, rows).to(dtype)
+
+
+def per_sample_weights_backward(
+    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, told: Tensor, mode: int, padding_idx: int = -1
+) -> Tensor:
+    if indices.dim() != 1:
+        return NotImplemented
+    bags = _bags_of_rows(grad, indices, offsets)
+    products = (grad.index_select(0, bags) * weight.index_select(0, indices)).sum(-1)
+    return products if padding_idx < 0 else torch.where(indices != padding_idx, products, 0.0)
+
+
 def _sums_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int, weights: Tensor | None) -> Tensor:
     """16-bit floats are added in f32."""
     rows = rows.to(torch.float32) if rows.dtype in (torch.float16, torch.bfloat16) else rows
@@ -279,4 +317,6 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.isin.Scalar_Tensor: number_isin,
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_forward_only.default: embedding_bag,
+    aten._embedding_bag_backward.default: embedding_bag_backward,
+    aten._embedding_bag_per_sample_weights_backward.default: per_sample_weights_backward,
 }

@@ -336,6 +336,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **paddings.TABLE,
     **pool_gradients.TABLE,
     **composites.TABLE,
+    **foreach.SCALED,
     **convolution_gradients.TABLE,
     **distance_gradients.TABLE,
     **loss_gradients.TABLE,

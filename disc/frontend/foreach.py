@@ -1,5 +1,6 @@
 """Ops on lists of tensors (`aten._foreach_add.List`), as an optimizer with `foreach=True` calls them: in a graph they are one op for every
-tensor, which fusions join. `aten._foreach_addcmul.Tensor` and `addcdiv.Tensor`, whose factors lie in memory, stay PyTorch's."""
+tensor, which fusions join. `aten._foreach_addcmul.Tensor` and `addcdiv.Tensor`, whose factors lie in memory, stay PyTorch's. And the ops
+of `torch.amp.GradScaler`."""
 
 from __future__ import annotations
 
@@ -43,6 +44,29 @@ OTHERS: dict[str, One | None] = {
     "zero": torch.zeros_like, "powsum": None,
 }  # fmt: skip
 IN_MEMORY = ("addcmul.Tensor", "addcdiv.Tensor")
+
+
+def unscaled(gradients: list[Tensor], found: Tensor, factor: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Gradients times the inverse of their scale; and 1 where one was not finite, else what `found` was. 16-bit floats by way of f32."""
+    wrong = torch.stack([each.isfinite().logical_not().any() for each in gradients]).any()
+    return [(each * factor).to(each.dtype) for each in gradients], torch.where(wrong, torch.ones_like(found), found)
+
+
+def updated_scale(
+    scale: Tensor, steps: Tensor, found: Tensor, growth: float, backoff: float, interval: int
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The scale after a step, and for how many steps all gradients have been finite; each of one element, in a shape of its own."""
+    wrong, more = (found != 0).reshape(()), (steps + 1).reshape(())
+    grows, wide = more == interval, scale.to(torch.float64)
+    grown = (wide * growth).to(scale.dtype)
+    kept = torch.where(grows & grown.isfinite(), grown, scale)
+    return torch.where(wrong, (wide * backoff).to(scale.dtype), kept), torch.where(wrong | grows, 0, more).reshape(steps.shape)
+
+
+SCALED: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
+    torch.ops.aten._amp_foreach_non_finite_check_and_unscale.default: unscaled,
+    torch.ops.aten._amp_update_scale.default: updated_scale,
+}
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., list[Tensor]]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType
-from typing import cast
+from typing import Any, cast
 
 import sympy
 import torch
@@ -609,10 +609,10 @@ class _Lowering:
         self.refused[node] = reason
         self.unsupported.append(reason)
 
-    def _stand_ins(self, meta: object) -> Tensor | tuple[Tensor, ...]:
-        """A value of the right type after a refused op, so that the ops after it are examined too."""
+    def _stand_ins(self, meta: object) -> Any:
+        """A value of the right type after a refused op, so that the ops after it are examined too; of lists, tuples."""
         if isinstance(meta, list | tuple):
-            return tuple(self._stand_in(part) for part in meta if isinstance(part, torch.Tensor))
+            return tuple(self._stand_ins(part) for part in meta if isinstance(part, torch.Tensor | list | tuple))
         return self._stand_in(meta)
 
     def _stand_in(self, meta: object) -> Tensor:
@@ -632,7 +632,7 @@ class _Lowering:
             self.values[node] = parts[position]
         elif node.users:
             self._refuse(parent, f"result {position} is not supported")
-            self.values[node] = self._stand_in(node.meta["val"])
+            self.values[node] = self._stand_ins(node.meta["val"])
 
     def _bind(self, node: fx.Node) -> dict[str, object]:
         return {name: self._argument_value(value) for name, value in arguments_by_name(node).items()}

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from compiled import assert_close, module_program, randn
 
-from disc.errors import DiscError
+from disc.errors import DiscError, DiscWarning
 from disc.frontend import dynamo
 
 Pools = tuple[torch.Tensor, ...]
@@ -124,6 +124,22 @@ def test_bags_of_embeddings() -> None:
     for executable in program.executables:
         with pytest.raises((DiscError, IndexError)):
             executable(randn(11, 3), torch.arange(6), torch.tensor([1, 4]))
+
+
+def test_gradients_of_bags() -> None:
+    class Gradients(torch.nn.Module):
+        @torch.enable_grad()
+        def forward(self, weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, shares: torch.Tensor) -> Pools:
+            weight, shares = weight.detach().requires_grad_(), shares.detach().requires_grad_()
+            means, maxima = (F.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=2).sin().sum() for mode in ("mean", "max"))
+            sums = F.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=shares).cos().sum()
+            of = (torch.autograd.grad(each, weight, retain_graph=True)[0] for each in (means, maxima))
+            return (*of, *torch.autograd.grad(sums, (weight, shares)))
+
+    with pytest.warns(DiscWarning, match="'weight' is fixed to 10"):  # PyTorch's gradient takes the number of rows for an int
+        program = module_program(Gradients(), randn(10, 4), torch.arange(6), torch.tensor([0, 4]), randn(6))
+    for offsets in ([0], [0, 0, 5], [0, 3, 3, 9]):
+        program.check(randn(10, 4), torch.randint(0, 10, (9,)), torch.tensor(offsets), randn(9))
 
 
 def test_maxima_of_bags_where_a_nan_comes_first_and_where_it_does_not() -> None:

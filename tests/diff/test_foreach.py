@@ -80,3 +80,21 @@ def test_an_optimizer_is_compiled_as_a_whole(kind: type[torch.optim.Optimizer]) 
         warnings.simplefilter("error", DiscWarning)
         found = trained(True)
     torch.testing.assert_close(found, trained(False))
+
+
+def test_scaled_gradients() -> None:
+    """Those of GradScaler, and its scale."""
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, found: Tensor, scale: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+            rows, found, scale, steps = [x.clone(), y.clone()], found.clone(), scale.clone(), steps.clone()
+            FUNCTIONS._amp_foreach_non_finite_check_and_unscale_(rows, found, 1 / scale)
+            FUNCTIONS._amp_update_scale_(scale, steps, found, 2.0, 0.5, 3)
+            return (*rows, found, scale, steps)
+
+    x, steps = torch.randn(3, 4), torch.zeros((), dtype=torch.int32)
+    exe = disc.compile(Scaled(), (x, x, torch.zeros(1), torch.ones(1), steps))
+    for size, last, before, count in ((5, 1.0, 0.0, 1), (1, torch.inf, 0.0, 1), (2, 1.0, 1.0, 2), (7, 1.0, 0.0, 2), (0, 1.0, 0.0, 1)):
+        y = torch.full((size, 3), last)
+        given = (torch.randn(2, size), y, torch.tensor([before]), torch.tensor([8.0]), torch.tensor(count, dtype=torch.int32))
+        torch.testing.assert_close(exe(*given), Scaled()(*given))
