@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -67,7 +68,8 @@ def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mappin
 
 
 def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:
-    """Raises: InputTypeError for a tensor without data of its own, UnsupportedFormatError for a module or weight of such a kind."""
+    """Raises: InputTypeError for a tensor without data of its own, and for a dataclass, UnsupportedFormatError for a module or weight of
+    such a kind."""
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedFormatError(SCRIPT)
     for name, module in model.named_modules():
@@ -83,6 +85,12 @@ def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> Non
         problem = _problem(tensor)
         if problem is not None:
             raise InputTypeError(f"example of input '{name}': {problem}")
+    for path, leaf in pytree.tree_leaves_with_path(dict(bound.arguments), is_leaf=_is_dataclass):
+        if _is_dataclass(leaf):
+            raise InputTypeError(
+                f"example of input '{_place(path)}': a {type(leaf).__name__} is a dataclass; inputs may be tensors, numbers, and "
+                "tuples, named tuples, lists and dicts of these: make it one in a module around the model, or take its fields as inputs"
+            )
 
 
 def note_lists(error: Exception, bound: inspect.BoundArguments) -> None:
@@ -97,7 +105,16 @@ def named_tensors(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.
     """Each tensor under its place: "x", "pair[0]"."""
     for path, leaf in pytree.tree_leaves_with_path(dict(arguments)):
         if isinstance(leaf, torch.Tensor):
-            yield pytree.keystr(path[:1]).strip("[']") + pytree.keystr(path[1:]), leaf
+            yield _place(path), leaf
+
+
+def _place(path: pytree.KeyPath) -> str:
+    return pytree.keystr(path[:1]).strip("[']") + pytree.keystr(path[1:])
+
+
+def _is_dataclass(leaf: object) -> bool:
+    """Other than transformers' outputs, which are dicts, too."""
+    return dataclasses.is_dataclass(leaf) and not isinstance(leaf, type | Mapping)
 
 
 def _problem(tensor: torch.Tensor) -> str | None:

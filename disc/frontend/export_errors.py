@@ -36,7 +36,7 @@ DERIVATIVE = 'PyTorch does not trace this derivative with dynamic sizes; torch.c
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
-    (r"[Uu]nsupported (input|output) type|is not a pytree|not a valid (input|output)|only tensors|Input type",
+    (r"[Uu]nsupported (input|output) type|is not a pytree|not a valid (input|output)|only tensors|Input type|not a known type",
      "inputs and results may be tensors, numbers, and tuples, lists and dicts of these"),
     (r"\bSym(Int|Float|Bool)\b",
      "a dynamic size is a symbol while the model is traced: operator.index(size) is its number in the example, which fixes the dim"),

@@ -13,6 +13,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ load_state_dict() these into it, and give the module
     "a_tuple_in_a_tuple": """
         InputRankError: example_inputs do not fit forward(input_ids, attention_mask): missing a required argument: 'attention_mask'; \
 it has a tuple in a tuple: write (x, mask), not ((x, mask),)
+    """,
+    "a_dataclass_of_inputs": """
+        InputTypeError: example of input 'input_ids': a Batch is a dataclass; inputs may be tensors, numbers, and tuples, named tuples, \
+lists and dicts of these: make it one in a module around the model, or take its fields as inputs
     """,
     "an_option_as_an_argument": """
         ArgumentError: compile has no argument 'dtype': it is one of the options: disc.compile(..., options=disc.Options(dtype=...))
@@ -397,6 +402,14 @@ def a_tuple_in_a_tuple(encoder: disc.Executable) -> None:
     disc.compile(ENCODER, ((IDS, MASK),))
 
 
+def a_dataclass_of_inputs(encoder: disc.Executable) -> None:
+    @dataclass
+    class Batch:
+        ids: torch.Tensor
+
+    disc.compile(ENCODER, (Batch(IDS), MASK))
+
+
 def an_option_as_an_argument(encoder: disc.Executable) -> None:
     disc.compile(ENCODER, (IDS, MASK), dtype="bf16")  # pyright: ignore[reportCallIssue]
 
@@ -565,7 +578,7 @@ MISTAKES = (
     inputs_of_different_lengths, a_token_that_the_model_does_not_have, dynamic_shapes_with_a_wrong_name, a_batch_beyond_the_bound,
     an_op_that_disc_does_not_have, a_program_of_another_pytorch, a_program_for_one_size, int8_on_a_gpu, a_file_of_other_things,
     a_class_in_place_of_a_model, a_state_dict_in_place_of_a_model, a_file_of_weights, a_clone_without_git_lfs, a_compiled_model_again,
-    a_tuple_in_a_tuple, an_option_as_an_argument, options_as_a_dict, a_misspelt_option, names_in_place_of_dims, numpy_in_the_model,
+    a_tuple_in_a_tuple, a_dataclass_of_inputs, an_option_as_an_argument, options_as_a_dict, a_misspelt_option, names_in_place_of_dims, numpy_in_the_model,
     a_state_that_is_no_buffer, a_counter_that_is_no_buffer, a_tokenizer_without_return_tensors, a_sparse_tensor,
     a_program_taken_for_a_module, a_name_of_the_hub, inputs_side_by_side, inputs_by_keyword, an_argument_of_torch_compile, an_argument_of_the_onnx_exporter, sizes_in_place_of_tensors, a_tokenizers_lists_as_the_example, instructions_in_place_of_a_target, a_file_of_torchscript, a_session_of_onnx_runtime, names_of_inputs_as_in_onnx_runtime, a_packed_program_called_as_it_is, a_file_in_place_of_a_folder, an_argument_of_transformers, a_model_of_disc_hf_that_is_trained, an_encoder_that_generates, a_model_of_disc_hf_compiled_again, a_text_that_is_not_tokenized, a_text_too_long_for_the_model, a_class_that_disc_hf_does_not_have, an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
 )  # fmt: skip
