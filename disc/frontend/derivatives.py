@@ -28,6 +28,7 @@ from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.decompositions import draws
 from disc.frontend.locations import running_line
 from disc.frontend.replaced import replaced
+from disc.frontend.vmap_results import make_numbers_tensors
 
 aten = torch.ops.aten
 DRAWS = "its function draws random numbers ({op}), and is computed again for each call of what vjp returns, with other ones"
@@ -157,10 +158,7 @@ class Derivatives:
         if repeated:
             _check_draws(module)
         module.graph.eliminate_dead_code()  # among it how PyTorch's tangents find shapes, on another device
-        for node in module.graph.find_nodes(op="call_function", target=aten._to_copy.default):
-            if isinstance(node.args[0], int | float):  # a number that the trace had as a tensor
-                node.target, node.kwargs = aten.scalar_tensor.default, {"dtype": node.meta["val"].dtype}
-        module.recompile()
+        make_numbers_tensors(module)
         with preserve_node_meta():  # the lines
             results = iter(fx.Interpreter(module).run(*tensors))
         return pytree.tree_map(lambda leaf: next(results) if isinstance(leaf, Tensor) else leaf, returned[0])

@@ -74,6 +74,7 @@ from disc.frontend.larger_examples import (
     that_run,
 )
 from disc.frontend.layout_reads import ROW_MAJOR, LayoutReads
+from disc.frontend.library_forms import library_forms
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_lost_assertions
 from disc.frontend.model_functions import located_in, named_in
@@ -87,8 +88,7 @@ from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import Size, shape_environment, to_size
 from disc.frontend.tracing_lock import alone
-from disc.frontend.validated_distributions import validated_distributions
-from disc.frontend.vmap_results import moved_results
+from disc.frontend.vmap_results import make_numbers_tensors, moved_results
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 from disc.ir.dialect import make_context
 
@@ -569,7 +569,7 @@ def _export_with(functions: Functions, derivatives: Derivatives, model: torch.nn
         quiet(),
         graphs_of_control_flow(),
         masks_as_given(),
-        validated_distributions(),
+        library_forms(),
         functions.of_sizes(named),
         derivatives.of_functions(model),
         located_in(named),
@@ -617,6 +617,7 @@ def _without_transforms(program: ExportedProgram) -> ExportedProgram:
     with warnings.catch_warnings(), sizes_from_two(), located(), dense_views():
         warnings.simplefilter("ignore")
         program = program.run_decompositions({})
+    make_numbers_tensors(program.graph_module)
     program.graph_module.meta |= meta
     return program
 

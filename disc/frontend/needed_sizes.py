@@ -23,9 +23,9 @@ from torch.utils import _pytree as pytree
 from disc.frontend.decisions import Decision, Found
 from disc.frontend.export_errors import NO_STATIC_ANSWER, error_line, quiet
 from disc.frontend.kept_caches import caches_restored
+from disc.frontend.library_forms import library_forms
 from disc.frontend.model_functions import named_in
 from disc.frontend.symbolic_forms import SymbolicForms
-from disc.frontend.validated_distributions import validated_distributions
 from disc.frontend.widening import Key, Need, Widening
 
 QUERIES = frozenset({"__get__", "size", "dim", "numel", "stride", "__len__"})  # refuse nothing; code of Python that looks at a size does
@@ -84,7 +84,7 @@ class DrySession:
                 _restored(self.model),
                 caches_restored(self._named, is_dry=True),
                 self.mode,
-                validated_distributions(),
+                library_forms(),
                 sdpa_kernel([SDPBackend.MATH]),
                 calls,
             ):

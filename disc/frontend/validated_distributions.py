@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-
-from disc.frontend.replaced import replaced
 
 _IS_ALL_TRUE = torch._is_all_true  # pyright: ignore[reportPrivateImportUsage]
 _VALIDATING = (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
@@ -46,11 +44,9 @@ def _symmetric(rest: Callable[[Tensor], Tensor]) -> Callable[[object, Tensor], T
     return lambda _, value: torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1) & rest(value)
 
 
-def validated_distributions() -> AbstractContextManager[None]:
-    """Within, distributions assert what they validate."""
-    return replaced({
-        (torch, "_is_all_true"): _is_all_true,
-        (_SYMMETRIC, "check"): _symmetric(lambda value: torch.ones(value.shape[:-2], dtype=torch.bool)),
-        (_SEMIDEFINITE, "check"): _symmetric(lambda value: torch.linalg.eigvalsh(value).ge(0).all(-1)),
-        (_DEFINITE, "check"): _symmetric(lambda value: torch.linalg.cholesky_ex(value).info.eq(0)),
-    })  # fmt: skip
+FORMS: dict[tuple[Any, str], object] = {
+    (torch, "_is_all_true"): _is_all_true,
+    (_SYMMETRIC, "check"): _symmetric(lambda value: torch.ones(value.shape[:-2], dtype=torch.bool)),
+    (_SEMIDEFINITE, "check"): _symmetric(lambda value: torch.linalg.eigvalsh(value).ge(0).all(-1)),
+    (_DEFINITE, "check"): _symmetric(lambda value: torch.linalg.cholesky_ex(value).info.eq(0)),
+}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from compiled import Wrapped
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import disc
 from disc.errors import CompilerBug, DiscError, ShapeConstraintError
@@ -148,6 +149,27 @@ def test_distributions_validate() -> None:
             executable(given[0], given[1] - 2)
     with pytest.raises(ShapeConstraintError, match="does not hold"):
         executable(torch.full((2, 2), torch.nan), torch.ones(2, 2))
+
+
+def test_flexible_attention() -> None:
+    """PyTorch gives it to Dynamo, which cannot trace it there; and numbers in a function that is mapped over every element were no tensors."""
+
+    def attended(q: torch.Tensor, k: torch.Tensor, document: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        slopes = torch.tensor([0.5, 0.25])
+        mask = create_block_mask(
+            lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), q.shape[0], None, q.shape[2], k.shape[2], device="cpu"
+        )
+        masked = flex_attention(q, k, k, block_mask=mask, scale=0.5)
+        biased, logarithms = flex_attention(
+            q, k[:, :1], k[:, :1], lambda s, b, h, i, j: torch.tanh(s / 20) * 20 + slopes[h] * (j - i), enable_gqa=True, return_lse=True
+        )
+        return masked, biased, logarithms
+
+    executable = None
+    for batch, length in ((2, 5), (1, 1), (3, 17), (1, 140)):
+        given = torch.randn(batch, 2, length, 16), torch.randn(batch, 2, length, 16), torch.randint(0, 3, (batch, length))
+        executable = executable or disc.compile(Wrapped(attended).eval(), given, options=disc.Options(cache=False))
+        torch.testing.assert_close(executable(*given), attended(*given), atol=1e-5, rtol=1e-5)
 
 
 def test_rounded_as_if_quantized() -> None:
