@@ -38,25 +38,6 @@ def less_by(size: Size, number: float, least: int, dtype: torch.dtype = torch.fl
     return (torch.full((), size, dtype=dtype) - number).clamp(min=least)
 
 
-# --- order ----------------------------------------------------------------------------------------------------------------------
-
-
-def roll(x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
-    """The places in a dynamic dim are computed as data: a size that a shift is taken modulo may be 0."""
-    if not dims and len(shifts) == 1:
-        return roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
-    if len(shifts) != len(dims) or not shifts:
-        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")  # eager's words
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = x.shape[dim]
-        if isinstance(size, int) and isinstance(shift, int):
-            moved = shift % max(size, 1)  # elements of the end that come first
-            x = torch.cat([x.narrow(dim, size - moved, moved), x.narrow(dim, 0, size - moved)], dim)
-            continue
-        x = x.index_select(dim, torch.remainder(torch.arange(size) - shift, size))
-    return x
-
-
 # --- points and windows ---------------------------------------------------------------------------------------------------------
 
 
@@ -338,7 +319,6 @@ def gaussian_nll_loss(
 
 aten = torch.ops.aten
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
-    aten.roll.default: roll,
     **{
         getattr(getattr(aten, name), overload): WINDOWS[name]
         for name in ("hamming_window", "blackman_window", "bartlett_window", "kaiser_window")

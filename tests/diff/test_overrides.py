@@ -75,7 +75,7 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.add.Tensor, X, 0), call(aten.add.Scalar, X, 0),
     call(aten.isinf.default, BYTES), call(aten.trunc.default, X),
     call(aten._to_copy.default, X, dtype=torch.int64), call(torch.ops.prims.convert_element_type.default, X, torch.int64),
-    call(aten.detach_.default, X), call(aten.view.dtype, X, torch.int32),
+    call(aten.roll.default, X, [3, -1], [0, 1]), call(aten.detach_.default, X), call(aten.view.dtype, X, torch.int32),
     call(aten.signbit.default, In("a b 4", torch.bfloat16)), call(aten.copysign.Tensor, X, X), call(aten.copysign.Scalar, X, -1.0),
     call(aten.hypot.default, X, X), call(aten.fmax.default, X, In("")), call(aten.fmin.default, X, In("")),
     call(aten.view.default, X, [A, -1]), call(aten._unsafe_view.default, X, [A, -1]), call(aten.reshape.default, X, [A, -1]),

@@ -249,6 +249,21 @@ def test_reversed_parts() -> None:
         program.check(randn(*shape))
 
 
+def rolled(x: torch.Tensor) -> list[torch.Tensor]:
+    """By more than there is, back, by a size, of several dims, of all elements in their order, and between other ops."""
+    a, b = x.shape
+    return [
+        x.roll(3), x.roll(-5) * 2, x.roll(0), x.roll(1, 0), x.roll((2, -1), (0, 1)), x.roll(a // 2, 1), x.roll(-b, 0), x.roll(2 - a, 1),
+        x.exp().roll(700, 1).sum(1), (x.roll(1, 1) - x).roll(-1, 1), x.t().roll(9) + 1,
+    ]  # fmt: skip
+
+
+def test_rolls() -> None:
+    program = module_program(rolled, randn(4, 5))
+    for shape in ((0, 3), (3, 0), (1, 1), (2, 1), (1, 5), (3, 7), (17, 33), (64, 48), (30, 500)):
+        program.check(randn(*shape))
+
+
 def joins(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """x and y differ in dim 1 only."""
     return [

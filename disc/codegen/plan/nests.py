@@ -51,9 +51,13 @@ def choose_nests(
     pending, done = [_split_up(space, _initial(space, dims, prefix), leaves, visit, repeats)], []
     while pending:
         nest = pending.pop(0)
-        pieces = _wanted_cut(space, nest, leaves, visit)
+        pieces, merged = _wanted_cut(space, nest, leaves, visit), None
+        if pieces is None:
+            merged = _merge(space, nest, leaves, visit)
+            # Of loops that became one, a part of a flattened concatenation may end anywhere.
+            pieces = _wanted_cut(space, merged, leaves, visit) if len(merged.variables) < len(nest.variables) else None
         if pieces is None or len(pieces) + len(pending) + len(done) > most:
-            done.append(_merge(space, nest, leaves, visit))
+            done.append(merged or _merge(space, nest, leaves, visit))
         else:
             pending[:0] = [_split_up(space, piece, leaves, visit, repeats) for piece in pieces]
     return done

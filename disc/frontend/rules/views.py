@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch import fx
 from torch.utils._sympy.functions import FloorDiv
+from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
@@ -245,6 +246,43 @@ def unbind(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     return tuple(e.reshape(slice_along(e, x, dim, i, 1), to_shape(result.shape)) for i, result in enumerate(call.results))
 
 
+def roll(e: OpBuilder, call: Call) -> Tensor:
+    x, shifts, dims = call.tensor("self"), call.sizes("shifts"), call.integers("dims")
+    if not dims and len(shifts) == 1:
+        flat = e.reshape(x, (to_size(math.prod(map(sympy.sympify, x.shape))),))
+        return e.reshape(_rolled(e, flat, shifts[0], 0), call.shape)
+    if len(shifts) != len(dims) or not shifts:
+        raise RuleError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")  # eager's words
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(e, x, shift, wrap_dim(dim, x.rank))
+    return x
+
+
+def _rolled(e: OpBuilder, x: Tensor, shift: Size, dim: int) -> Tensor:
+    """Of a dynamic dim a part of x behind x, as long as x: behind the elements of the first one that do not come first. These are the shift
+    modulo the size, which is taken for 1 where it is 0: sympy knows nothing of that, its sizes are positive."""
+    size = x.shape[dim] if x.rank else 1
+    if isinstance(size, int) and isinstance(shift, int):
+        moved = shift % max(size, 1)  # elements of the end that come first
+        return e.concatenate([slice_along(e, x, dim, size - moved, moved), slice_along(e, x, dim, 0, size - moved)], dim)
+    twice, s = e.concatenate([x, x], dim), e.sizes
+    back = isinstance(shift, int) and shift < 0
+    whole, distance = s.emit(size), s.emit(abs(shift) if back else shift)
+    divisor = s.binary("arith.maxsi", whole, s.constant(1))
+    turns = s.binary("arith.floordivsi", distance, divisor)
+    rest = s.binary("arith.subi", distance, s.binary("arith.muli", turns, divisor))
+    start = rest if back else s.binary("arith.subi", whole, rest)
+    index = ir.RankedTensorType.get([x.rank], ir.IndexType.get())
+
+    def along(value: ir.Value, others: list[ir.Value]) -> ir.Value:
+        elements = [value if each == dim else other for each, other in enumerate(others)]
+        return ir.Operation.create("tensor.from_elements", results=[index], operands=elements).result
+
+    starts = along(start, [s.constant(0)] * x.rank)
+    limits = along(s.binary("arith.addi", start, whole), [s.emit(each) for each in x.shape])
+    return e.op("stablehlo.real_dynamic_slice", [twice.value, starts, limits, e.shape_operand([1] * x.rank)], x.shape, x.dtype)
+
+
 def pad(e: OpBuilder, call: Call) -> Tensor:
     x, amounts = call.tensor("self"), call.sizes("pad")
     value = as_tensor(e, operand(call, "value"), x.dtype) if call.has("value") else e.scalar(0, x.dtype)
@@ -308,6 +346,7 @@ OVERRIDES: dict[object, Override] = {
     **overrides(REFUSED, "parts of a dynamic size", {
         aten.split.Tensor: split, aten.split_with_sizes.default: split, aten.chunk.default: split,
     }),
+    **overrides(WORSE, "a gather along dynamic dims", {aten.roll.default: roll}),
     **overrides(REFUSED, "padding by a dynamic size", {aten.constant_pad_nd.default: pad}),
     **overrides(REFUSED, "of bytes", {
         aten.full.default: full, aten.new_full.default: full, aten.scalar_tensor.default: scalar_tensor,
