@@ -30,7 +30,7 @@ TAGS = ("unset", "none", "bool", "int", "float", "text", "row", "list", "tuple",
 BINARY = ("add", "sub", "mult", "div", "floordiv", "mod", "pow")
 COMPARE = ("eq", "noteq", "lt", "lte", "gt", "gte", "is", "isnot", "in", "notin")
 BUILTINS = ("len", "range", "enumerate", "zip", "zip_strict", "reversed", "list", "tuple", "int", "float", "bool", "abs", "min", "max",
-            "sum", "any", "all", "error")  # fmt: skip
+            "sum", "any", "all", "sorted_by", "min_by", "max_by", "error")  # fmt: skip
 METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy", "get")
 READS = ("bool", "float", "int", "item", "tolist")
 TOKENS = ("row", "index", "float", "none", "bool", "int", "text", "object", "list", "tuple")
@@ -55,11 +55,20 @@ class SlotRecord(TypedDict):
     choices: NotRequired[list[list[int]]]
 
 
+LIKES = ("object", "tuple", "mapping")
+EQUALITIES = ("identity", "nodes", "unknown")
+
+
 class NodeRecord(TypedDict):
-    """A class of nodes. fields: (attribute, slot) of what it holds."""
+    """A class of nodes. fields: (attribute or key, slot, slot that says whether a node has it; -1: all have) of what it holds. like: what
+    its objects are besides, parts: of a tuple, the slots of its fields; equality: what a node may equal besides itself: nothing, other
+    nodes, or that is not known."""
 
     name: str
     fields: list[list[object]]
+    like: str
+    parts: list[int]
+    equality: str
 
 
 class FunctionRecord(TypedDict):
@@ -122,12 +131,16 @@ def malformed_skeleton(record: SkeletonRecord, inputs: Sequence[InputRecord], ou
     if not (0 <= record["root"] < len(record["slots"]) and 0 <= record["result"] < len(record["results"])):
         return "manifest.skeleton: no slot of instances, or none of results"
     for node in record["nodes"]:
+        if node["like"] not in LIKES or node["equality"] not in EQUALITIES:
+            return f"manifest.skeleton.nodes: {node['name']!r} is of no kind"
         for field in node["fields"]:
             if (
-                len(field) != 2
+                len(field) != 3
                 or not isinstance(field[0], str)
                 or not isinstance(field[1], int)
+                or not isinstance(field[2], int)
                 or not 0 <= field[1] < len(record["slots"])
+                or not -1 <= field[2] < len(record["slots"])
             ):
                 return f"manifest.skeleton.nodes: {node['name']!r} has a field that is none"
     return None

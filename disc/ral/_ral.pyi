@@ -90,6 +90,7 @@ class Skeleton:
         kinds: Sequence[tuple[Any, ...]],
         slots: Sequence[tuple[int, int, int, int, int, Sequence[int], Sequence[tuple[Any, ...]]]],
         results: Sequence[tuple[int, int, Sequence[int]]],
+        nodes: Sequence[tuple[int, int, Sequence[int]]],
         head: tuple[int, int, int, int, int],
     ) -> None: ...
     def run(self, schedule: Schedule, arrays: Sequence[Any], names: Sequence[str], most_nodes: int) -> tuple[Any, ...]: ...
@@ -109,7 +110,7 @@ class Skeleton:
 class InstanceReader:
     def __init__(
         self,
-        classes: Sequence[tuple[type, Sequence[tuple[str, int]]]],
+        classes: Sequence[tuple[type, Sequence[tuple[str, int, int]], Sequence[tuple[str, object]]]],
         tensor: type,
         check: Callable[[type], dict[str, Getter]] | None,
         choices: Sequence[list[object]],

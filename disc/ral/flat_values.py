@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,10 @@ def flat_instances(record: SkeletonRecord, instances: Sequence[object], most: in
     return _Flattening(record, most).arrays(instances)
 
 
+def _has(node: Any, name: str) -> bool:
+    return name in node if isinstance(node, Mapping) else hasattr(node, name)
+
+
 class _Flattening:
     """columns: of each slot, its elements. nodes: in the order of their numbers."""
 
@@ -58,9 +62,11 @@ class _Flattening:
         self._nodes: list[Any] = []
         self._paths: list[str] = []
         self._numbers: dict[int, int] = {}
-        fields = [(str(name), int(slot)) for node in record["nodes"] for name, slot in node["fields"]]  # pyright: ignore[reportArgumentType]
-        self._own = [{str(name) for name, _ in node["fields"]} for node in record["nodes"]]
-        self._fields = dict(fields)
+        fields = [cast("list[tuple[str, int, int]]", node["fields"]) for node in record["nodes"]]
+        self._own = [{name for name, _, _ in own} for own in fields]
+        self._open = [node["like"] == "mapping" for node in record["nodes"]]  # dicts may hold more than is read
+        self._needed = [{name for name, _, presence in own if presence < 0} for own in fields]
+        self._fields = {name: (slot, presence) for own in fields for name, slot, presence in own}
         self._choices = {
             slot["name"]: {text: number for number, text in enumerate(choices_of(record, slot))}
             for slot in self._slots
@@ -86,11 +92,14 @@ class _Flattening:
     def _node(self, number: int) -> None:
         node, path = self._nodes[number], self._paths[number]
         kind = self._class(node, path)
-        for name, slot in self._fields.items():
-            if name in self._own[kind]:
+        for name, (slot, presence) in self._fields.items():
+            here = name in self._own[kind] and (presence < 0 or _has(node, name))
+            if here:
                 self._write(slot, self._held(node, name, path), f"{path}.{name}")
             else:
                 self._write_nothing(slot)
+            if presence >= 0:
+                self._columns[presence].append(here)
         if self._record["kind"] >= 0:
             self._columns[self._record["kind"]].append(kind)
 
@@ -98,7 +107,7 @@ class _Flattening:
         """By name; else by what it has."""
         names = [each["name"] for each in self._record["nodes"]]
         if len(names) == 1:
-            if isinstance(node, Mapping) and not node.keys() <= self._own[0]:
+            if isinstance(node, Mapping) and not node.keys() <= self._own[0] and not self._open[0]:
                 self._refuse(
                     path, f"it has {sorted(map(str, node.keys() - self._own[0]))[0]!r}; nodes have {', '.join(sorted(self._own[0]))}"
                 )
@@ -107,8 +116,8 @@ class _Flattening:
         if named in names:
             return names.index(named)
         keys = set(node) if isinstance(node, Mapping) else {name for name in self._fields if hasattr(node, name)}
-        fitting = [place for place, own in enumerate(self._own) if keys == own]
-        unknown = sorted(str(each) for each in keys if each not in self._fields and each != "class")
+        fitting = [place for place, own in enumerate(self._own) if self._needed[place] <= keys and (self._open[place] or keys <= own)]
+        unknown = not any(self._open) and sorted(str(each) for each in keys if each not in self._fields and each != "class")
         if unknown:
             wanted = "; ".join(f"a {name} has {', '.join(sorted(own)) or 'nothing'}" for name, own in zip(names, self._own, strict=True))
             self._refuse(path, f"it has {unknown[0]!r}; {wanted}")
@@ -117,7 +126,7 @@ class _Flattening:
         return fitting[0]
 
     def _held(self, node: Any, name: str, path: str) -> object:
-        slot = self._slots[self._fields[name]]
+        slot = self._slots[self._fields[name][0]]
         if isinstance(node, Mapping):
             if name in node or slot["kind"] in (NODE, OPTIONAL, NOTHING):
                 return node.get(name)
@@ -131,7 +140,7 @@ class _Flattening:
         known = self._numbers.get(id(node))
         if known is not None:
             return known
-        if isinstance(node, str | bytes | int | float | list | tuple):
+        if isinstance(node, str | bytes | int | float | list | tuple) and not hasattr(node, "_fields"):
             self._refuse(path, f"it is {str(node)[:40]!r}, not a node")
         if len(self._nodes) >= self._most:
             raise TooManyNodesError(f"the structures have more than {self._most} nodes")

@@ -16,7 +16,7 @@ _HARMLESS = frozenset({"RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_ATTR", "LO
                        "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "POP_TOP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE",
                        "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "RETURN_CONST", "COPY"})  # fmt: skip
 
-_FINDERS = (object.__getattribute__, SimpleNamespace.__getattribute__)  # the same code under two names
+_FINDERS = (object.__getattribute__, SimpleNamespace.__getattribute__, tuple.__getattribute__)  # the same code under several names
 
 
 Getter = tuple[FunctionType, CodeType, "str | None", bool]

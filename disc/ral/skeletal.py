@@ -12,8 +12,10 @@ import numpy as np
 
 from disc.artifact.skeletons import (
     CHOICE,
+    EQUALITIES,
     ITEMS,
     KINDS,
+    LIKES,
     OTHER,
     REAL,
     TENSOR,
@@ -192,7 +194,7 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
         ],
         _tuples(record["constants"]),
         record["texts"],
-        _tuples(record["names"]),
+        [(*each[:4], *map(_tuples, cast("list[Any]", each[4:]))) for each in record["names"]],
         [
             (
                 like,
@@ -212,6 +214,7 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
         _tuples(record["kinds"]),
         slots,
         results,
+        [(LIKES.index(each["like"]), EQUALITIES.index(each["equality"]), each["parts"]) for each in record["nodes"]],
         head,
     )
 

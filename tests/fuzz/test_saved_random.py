@@ -49,7 +49,7 @@ def check(seed: int, path: Path) -> str:
     compared(source, run(program, examples), expected)
     known: dict[int, dict[str, Any]] = {}
     nodes = cast("Any", program.manifest).get("skeleton", {"nodes": []})["nodes"]
-    used = {str(name) for each in nodes for name, _ in each["fields"]}
+    used = {str(name) for each in nodes for name, *_ in each["fields"]}
     if used == {"word", "children"}:
         compared(source, run(program, [nested(each, known) for each in examples]), expected)
     with torch.no_grad():

@@ -60,7 +60,15 @@ class Classes:
     def _operation(self, step: Compute) -> str:
         seen = step.seen
         if step.kind == "attribute":
-            return "tensor" if seen.only("tensor") else "path" if seen.only("module", "namespace") else "plain"
+            return (
+                "tensor"
+                if seen.only("tensor")
+                else "path"
+                if seen.only("module", "namespace")
+                else "glue"
+                if seen.only("tensors")
+                else "plain"
+            )
         if step.kind == "item":
             if seen.only("tensor"):
                 return "tensor"

@@ -467,6 +467,8 @@ class Driver:
             if category == "given" and not isinstance(callee, type):
                 found = data_category(arguments, named)
             seen.note_call(found, containers=category == "sum" and tensors)
+            if callee in (getattr, hasattr):
+                seen.note(kind_of(values[0]))
             made = callee(*arguments, **named)
             return self.owned(made) if category == "pure" and isinstance(made, _CHANGEABLE) and callee in FRESH else made
         if category == "cast":

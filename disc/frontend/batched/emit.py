@@ -377,7 +377,7 @@ def _makes_container(step: Compute) -> bool:
     if step.kind == "display":
         return not isinstance(value, ast.Tuple)
     named = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
-    return named in _FRESH and step.seen.categories == {"pure"}
+    return named in (*_FRESH, "_disc_sorted") and step.seen.categories == {"pure"}
 
 
 _FRESH = {each.__name__ for each in FRESH}

@@ -14,6 +14,8 @@ from disc.frontend.batched.classify import Classes
 from disc.frontend.batched.emit import RUNTIME, Emitted, Emitter
 from disc.frontend.batched.indices import only_index
 from disc.frontend.batched.normal_form import NotUnderstood, Source, read_source, searching_builtins
+from disc.frontend.batched.ordering import ORDERED
+from disc.frontend.batched.patterns import MATCHING
 from disc.frontend.batched.regions import Region
 from disc.frontend.batched.rows import Row
 from disc.frontend.batched.steps import Branch, Compute, Effect, Loop, Seen, Step, defines, names, uses, walk
@@ -51,7 +53,8 @@ class Function:
 
     def is_as_read(self) -> bool:
         """Whether the original's code is the one that was read, and names in it that meant builtins still do."""
-        return self.code is self.original.__code__ and self._searching == searching_builtins(self.original)
+        matches = self.source is None or self.source.matches(self.original)
+        return matches and self.code is self.original.__code__ and self._searching == searching_builtins(self.original)
 
     def asks_by_value(self) -> bool:
         """Whether it asks for attributes whose names it computes, as `getattr(self, "W_" + kind)`."""
@@ -264,4 +267,5 @@ def _isinstance(value: object, kinds: Any) -> bool:
 _LIKE = torch.empty(0)
 _HELPERS: dict[str, object] = {
     "_disc_force": _force, "_disc_note": _note, "_disc_fresh": _fresh, "_disc_isinstance": _isinstance,
+    **ORDERED, **MATCHING,
 }  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -36,8 +37,38 @@ _SCALARS = (bool, int, float, str, bytes, complex, type(None))
 
 
 def odd_method(kind: type) -> str:
-    """A method by which objects of a class are more than their attributes; empty where it has none. What its metaclass has is no matter."""
-    return next((name for name in ODD if any(name in vars(each) for each in kind.__mro__)), "")
+    """A method by which objects of a class are more than their attributes, or than a named tuple or dict; empty where it has none. What its
+    metaclass has is no matter."""
+    if kind is dict:
+        return ""
+    known = (tuple,) if is_named_tuple(kind) else ()
+    return next((name for name in ODD if any(name in vars(each) for each in kind.__mro__ if each not in known)), "")
+
+
+def is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _like(kind: type) -> str:
+    return "mapping" if kind is dict else "tuple" if is_named_tuple(kind) else "object"
+
+
+def _equality(kind: type) -> str:
+    """What an object of a class may equal besides itself."""
+    own: Any = kind.__eq__
+    if own is object.__eq__:
+        return "identity"
+    generated = dataclasses.is_dataclass(kind) and isinstance(own, FunctionType) and own.__code__.co_filename == "<string>"
+    return "nodes" if generated or own in (SimpleNamespace.__eq__, dict.__eq__, tuple.__eq__) else "unknown"
+
+
+def is_held(value: Any, name: str) -> bool:
+    """Whether a node has an attribute, or a dict a key."""
+    return name in value if type(value) is dict else hasattr(value, name)
+
+
+def held_by(value: Any, name: str) -> Any:
+    return value[name] if type(value) is dict else getattr(value, name)
 
 
 class Slots:
@@ -54,7 +85,7 @@ class Slots:
         """The number of the slot that these values fit, one for each of some positions. Raises NotSkeletal."""
         given = [each for each in values if each is not None]
         kinds = {type(each) for each in given}
-        number = self._add(NOTHING, "", domain)
+        number = self.add(NOTHING, "", domain)
         record = self.records[number]
         if not given:
             return number
@@ -80,7 +111,11 @@ class Slots:
             ]
         elif kinds in ({list}, {tuple}):
             self._items(record, given, name, results)
-        elif results or any(issubclass(each, (*_SCALARS, dict, set, frozenset)) for each in kinds) or kinds & {list, tuple}:
+        elif (
+            results
+            or any(issubclass(each, (*_SCALARS, dict, set, frozenset)) and each is not dict for each in kinds)
+            or kinds & {list, tuple}
+        ):
             raise NotSkeletal(f"{name} is {_names(kinds)}, which tensors cannot say")
         else:
             self._fill(record, NODE, name)
@@ -119,7 +154,7 @@ class Slots:
             if any(tag == TEXT for tag, _ in each.get("choices", [])):
                 each["choices"] = [[TEXT, number] for number in range(len(self._constants.texts))]
 
-    def _add(self, kind: str, name: str, domain: int) -> int:
+    def add(self, kind: str, name: str, domain: int) -> int:
         self.records.append({"kind": kind, "name": name, "domain": domain, "inner": 0, "table": 0, "parts": [], "tuple": False})
         return len(self.records) - 1
 
@@ -153,26 +188,41 @@ def _names(kinds: Iterable[type]) -> str:
     return " or ".join(sorted({each.__name__ for each in kinds}))
 
 
-class Instances:
-    """What examples show of instances. attributes: what the code reads of nodes, name → "file:line"."""
+@dataclasses.dataclass
+class Asked:
+    """What the code asks of nodes. attributes: that it reads, with the "file:line"; presence: of those whose presence it asks; methods:
+    that it calls; keys: texts that may be keys of dicts."""
 
-    def __init__(self, name: str, examples: Sequence[Any], attributes: dict[str, str], slots: Slots) -> None:
+    attributes: dict[str, str]
+    presence: set[str]
+    methods: set[str]
+    keys: set[str]
+
+
+class Instances:
+    """What examples show of instances."""
+
+    def __init__(self, name: str, examples: Sequence[Any], asked: Asked, slots: Slots) -> None:
         self.name = name
         self.slots = slots
         self.getters: dict[str, list[FunctionType]] = {}
-        self.attributes = attributes
+        self.methods: dict[str, dict[type, FunctionType]] = {}
+        self._asked = asked
         self._seen: list[Any] = []
         self._known: set[int] = set()
         self.classes: list[type] = []
         for each in examples:
             self._reach(each)
         self._check_classes()
+        self._find_methods()
+        self.attributes = [*dict.fromkeys(name for kind in self.classes for name in self._names(kind))]
         self.fields = self._fields()
         self.root = self.slots.found(examples, name, INSTANCES)
         if self._is_node(self.root):
             self.slots.records[self.root]["name"] = f"{name}.root"
         self.nodes: list[NodeRecord] = []
         self.names: dict[str, int] = {}
+        self.presences: dict[str, int] = {}
         self.kind = self._node_slots()
 
     def _is_node(self, slot: int) -> bool:
@@ -186,9 +236,31 @@ class Instances:
         """The bits of classes that hold an attribute."""
         return sum(1 << place for place, each in enumerate(self.classes) if name in self.fields[each])
 
-    def getter_mask(self, name: str) -> int:
-        """The bits of classes that have a property of this name."""
-        return sum(1 << place for place, each in enumerate(self.classes) if isinstance(inspect.getattr_static(each, name, None), property))
+    def getter_masks(self, name: str) -> list[tuple[FunctionType, int]]:
+        """The functions of properties of this name, each with the bits of classes that have it."""
+        owners = [(each, inspect.getattr_static(each, name, None)) for each in self.classes]
+        return self._masks({kind: held.fget for kind, held in owners if isinstance(held, property) and isinstance(held.fget, FunctionType)})
+
+    def method_masks(self, name: str) -> list[tuple[FunctionType, int]]:
+        """The same of methods."""
+        return self._masks(self.methods.get(name, {}))
+
+    def methods_of(self, kind: type) -> list[tuple[str, FunctionType]]:
+        """The methods that the code calls of nodes of a class."""
+        return [(name, own[kind]) for name, own in self.methods.items() if kind in own]
+
+    def _masks(self, functions: dict[type, FunctionType]) -> list[tuple[FunctionType, int]]:
+        return [
+            (function, sum(1 << self.classes.index(kind) for kind, own in functions.items() if own is function))
+            for function in dict.fromkeys(functions.values())
+        ]
+
+    def _find_methods(self) -> None:
+        for kind in self.classes:
+            for name in self._asked.methods:
+                held = inspect.getattr_static(kind, name, None)
+                if isinstance(held, FunctionType):
+                    self.methods.setdefault(name, {})[kind] = held
 
     def with_getter(self, name: str, getter: FunctionType) -> list[Any]:
         """Nodes whose attribute is found by a property's function."""
@@ -202,16 +274,26 @@ class Instances:
             value = waiting.pop()
             if isinstance(value, list | tuple):
                 waiting += value
-            if isinstance(value, (*_SCALARS, Enum, list, tuple, dict, set, frozenset, torch.Tensor)) or id(value) in self._known:
+            odd = isinstance(value, (*_SCALARS, Enum, list, tuple, dict, set, frozenset, torch.Tensor))
+            if (odd and type(value) is not dict and not is_named_tuple(type(value))) or id(value) in self._known:
                 continue
             self._known.add(id(value))
             self._seen.append(value)
             if type(value) not in self.classes:
                 self.classes.append(type(value))
-            waiting += [getattr(value, name) for name in self.attributes if self._holds(value, name)]
+            waiting += [held_by(value, name) for name in self._names(type(value)) if self._holds(value, name)]
+
+    def _names(self, kind: type) -> list[str]:
+        """What the code may ask of nodes of a class."""
+        if kind is dict:
+            return sorted(self._asked.keys)
+        fields: tuple[str, ...] = kind._fields if is_named_tuple(kind) else ()  # pyright: ignore[reportAttributeAccessIssue]
+        return [*dict.fromkeys([*self._asked.attributes, *fields])]
 
     def _holds(self, value: Any, name: str) -> bool:
         """Whether an attribute is data that the object has; notes properties. Raises NotSkeletal for methods."""
+        if type(value) is dict:
+            return name in value
         held = inspect.getattr_static(type(value), name, None)
         if isinstance(held, property) and isinstance(held.fget, FunctionType):
             known = self.getters.setdefault(name, [])
@@ -219,7 +301,7 @@ class Instances:
                 known.append(held.fget)
             return False
         if isinstance(held, FunctionType):
-            raise NotSkeletal(f"{self.attributes[name]} calls '{name}' of an instance's class: make it a function of the model")
+            raise NotSkeletal(f"{self._asked.attributes[name]} reads the method '{name}' of an instance's class, and does not call it")
         return hasattr(value, name)
 
     def _check_classes(self) -> None:
@@ -231,19 +313,37 @@ class Instances:
                 raise NotSkeletal(f"instances are of the class {each.__name__}, which has {odd}: only attributes are read")
 
     def _fields(self) -> dict[type, list[str]]:
+        """The attributes of each class that its nodes may hold: whose presence is asked, all that are no properties or methods."""
         return {
-            kind: [name for name in self.attributes if any(self._holds(each, name) for each in self._seen if type(each) is kind)]
+            kind: [
+                name
+                for name in self._names(kind)
+                if (name in self._asked.presence and self._is_data(kind, name))
+                or any(self._holds(each, name) for each in self._seen if type(each) is kind)
+            ]
             for kind in self.classes
         }
+
+    @staticmethod
+    def _is_data(kind: type, name: str) -> bool:
+        return kind is dict or not isinstance(inspect.getattr_static(kind, name, None), property | FunctionType)
 
     def _node_slots(self) -> int:
         """The slots of attributes; the number of that of a node's class."""
         for name in self.attributes:
-            held = [each for each in self._seen if name in self.fields[type(each)]]
-            if held:
-                self.names[name] = self._field(name, held)
+            holders = [each for each in self._seen if name in self.fields[type(each)]]
+            if holders:
+                self._field(name, holders)
         for kind in self.classes:
-            self.nodes.append({"name": kind.__name__, "fields": [[name, self.names[name]] for name in self.fields[kind]]})
+            self.nodes.append(
+                {
+                    "name": kind.__name__,
+                    "fields": [[name, self.names[name], self.presences.get(name, -1)] for name in self.fields[kind]],
+                    "like": _like(kind),
+                    "parts": [self.names[name] for name in kind._fields] if is_named_tuple(kind) else [],  # pyright: ignore
+                    "equality": _equality(kind),
+                }
+            )
         if len(self.classes) < 2:
             return -1
         self.slots.records.append(
@@ -251,8 +351,9 @@ class Instances:
         )
         return len(self.slots.records) - 1
 
-    def _field(self, name: str, held: Sequence[Any]) -> int:
-        missing = [each for each in held if not hasattr(each, name)]
-        if missing:
-            raise NotSkeletal(f"{self.attributes[name]}: some {type(missing[0]).__name__} have no '{name}'")
-        return self.slots.found([getattr(each, name) for each in held], f"{self.name}.{name}", NODES)
+    def _field(self, name: str, holders: Sequence[Any]) -> None:
+        """The slot of an attribute, and one that says which nodes have it, where some of the classes' have not."""
+        own = [each for each in holders if is_held(each, name)]
+        self.names[name] = self.slots.found([held_by(each, name) for each in own], f"{self.name}.{name}", NODES)
+        if name in self._asked.presence or len(own) < len(holders):
+            self.presences[name] = self.slots.add(TRUTH, f"{self.name}.{name}.has", NODES)

@@ -7,13 +7,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from disc.artifact.skeletons import TENSOR
 from disc.frontend.batched.facts import TABLES
-from disc.frontend.batched.instance_types import odd_method
+from disc.frontend.batched.instance_types import is_named_tuple, odd_method
 from disc.frontend.batched.launches import executable_of
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.rows import RowClass, own_rows, row_class
@@ -50,9 +50,10 @@ class Interpreted:
         self._schedule = Schedule([self._block(each) for each in skeleton.programs])
         self._objects = [each.value for each in skeleton.constants.objects]
         self._texts = record["texts"]
+        asked = skeleton.lowering.asked
         self._watched = _watched(skeleton.constants, {id(each) for each in modules}, skeleton.lowering.names)
-        self._read = [*skeleton.lowering.read, *_of_classes(skeleton.constants, skeleton.lowering.names)]
-        self._names = [*found.attributes]
+        self._read = [*skeleton.lowering.read, *_of_classes(skeleton.constants, skeleton.lowering.names, asked)]
+        self._names = [*found.attributes, *found.methods]
         self._known = {kind: self._signature(kind) for kind in found.classes}
         fields = {each["name"]: each["fields"] for each in record["nodes"]}
         if len(fields) < len(found.classes):
@@ -60,7 +61,14 @@ class Interpreted:
         for kind in found.classes:
             self._check(kind)
         self._reader = _ral.InstanceReader(
-            [(kind, [(str(name), int(slot)) for name, slot in fields[kind.__name__]]) for kind in found.classes],  # pyright: ignore
+            [
+                (
+                    kind,
+                    [(str(name), cast("int", slot), cast("int", has)) for name, slot, has in fields[kind.__name__]],
+                    found.methods_of(kind),
+                )
+                for kind in found.classes
+            ],
             torch.Tensor,
             self._check,
             [[self._choice(*each) for each in slot.get("choices", [])] for slot in record["slots"]],
@@ -129,7 +137,11 @@ class Interpreted:
         """As `check_plain` of what a class's objects hold. Raises NotPlain where attributes are found otherwise than when this was made."""
         if self._known.get(kind) != self._signature(kind):
             raise NotPlain(f"{kind.__name__} has other properties than it had")
-        return check_plain(kind, {name for name in self._names if not isinstance(inspect.getattr_static(kind, name, None), property)})
+        if kind is dict:
+            return {}
+        held = {name: inspect.getattr_static(kind, name, None) for name in self._names}
+        fields: tuple[str, ...] = kind._fields if is_named_tuple(kind) else ()  # pyright: ignore[reportAttributeAccessIssue]
+        return check_plain(kind, {name for name, each in held.items() if not isinstance(each, property | FunctionType)} - {*fields})
 
 
 def _is_compiled(kind: Kind) -> bool:
@@ -160,14 +172,16 @@ def _watched(constants: Constants, modules: set[int], names: dict[str, int]) -> 
     return facts
 
 
-def _of_classes(constants: Constants, names: dict[str, int]) -> list[tuple[Any, str, object]]:
-    """Attributes that objects have from their classes, and those of classes: (class, name, value)."""
+def _of_classes(constants: Constants, names: dict[str, int], absent: set[str]) -> list[tuple[Any, str, object]]:
+    """Attributes that objects have from their classes, and those of classes: (class, name, value); None for those of `absent` that there
+    are none of."""
     found: list[tuple[Any, str, object]] = []
     for each in constants.objects:
         is_class = isinstance(each.value, type)
         owner, own = each.value if is_class else type(each.value), {} if is_class else getattr(each.value, "__dict__", {})
         asked = [name for name, number in names.items() if number in each.attributes and name not in own and hasattr(owner, name)]
         found += [(owner, name, getattr(owner, name)) for name in asked]
+        found += [(owner, name, None) for name in absent if not hasattr(owner, name)]
     return found
 
 

@@ -22,17 +22,23 @@ from disc.frontend.batched.skeleton_values import Constants
 from disc.frontend.batched.steps import Compute
 
 _FUNCTIONS = {getattr(builtins, name): number for number, name in enumerate(BUILTINS) if hasattr(builtins, name)}
+_ORDERED = {"_disc_sorted": "sorted_by", "_disc_least": "min_by", "_disc_greatest": "max_by"}
+_MATCHED = {"_disc_mapping": dict, "_disc_sequence": (list, tuple, range)}
 _MASKS: dict[object, int] = {bool: 1 << TAGS.index("bool"), int: 1 << TAGS.index("int") | 1 << TAGS.index("bool"),
                              float: 1 << TAGS.index("float"), str: 1 << TAGS.index("text"), list: 1 << TAGS.index("list"),
-                             tuple: 1 << TAGS.index("tuple"), type(None): 1 << TAGS.index("none")}  # fmt: skip
+                             tuple: 1 << TAGS.index("tuple"), range: 1 << TAGS.index("range"),
+                             type(None): 1 << TAGS.index("none")}  # fmt: skip
 
 
 class Lowering:
     """The functions that a model's skeleton has. given: how many parameters of the model an instance gives; where it has others, the first
     function calls it with their defaults. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class of
-    tensors. partial: steps that have not run yet fail, rather than being no instructions."""
+    tensors; methods: names of those that classes of nodes have. partial: steps that have not run yet fail, rather than being no
+    instructions."""
 
-    def __init__(self, constants: Constants, given: int, node_mask: Callable[[type], int], tensor: type, *, partial: bool) -> None:
+    def __init__(
+        self, constants: Constants, given: int, node_mask: Callable[[type], int], tensor: type, methods: set[str], *, partial: bool
+    ) -> None:
         self.partial = partial
         self.given = given
         self.constants = constants
@@ -42,6 +48,8 @@ class Lowering:
         self.code: list[FunctionCode | EntryCode] = []
         self.read: list[tuple[type, str, object]] = []  # attributes of classes that became constants
         self.node_mask = node_mask
+        self.methods = methods
+        self.asked: set[str] = set()  # attributes whose presence is asked
         self.tensor = tensor
         self._entries = 0
 
@@ -361,21 +369,32 @@ class FunctionCode(Instructions):
         self._display("tuple", node.elts, register)
 
     def _display(self, op: str, parts: Sequence[ast.expr], register: int) -> None:
-        if any(isinstance(each, ast.Starred) for each in parts):
-            raise self.refused("a starred part of a list or tuple")
-        values = [self._value(each) for each in parts]
-        self.op(op, register, len(values), *values)
+        if not any(isinstance(each, ast.Starred) for each in parts):
+            values = [self._value(each) for each in parts]
+            self.op(op, register, len(values), *values)
+            return
+        made = self.fresh()
+        self.op("list", made, 0)
+        for each in parts:
+            method, part = ("extend", each.value) if isinstance(each, ast.Starred) else ("append", each)
+            self.op("method", self.fresh(), made, METHODS.index(method), 1, self._value(part))
+        if op == "tuple":
+            self.op("builtin", register, BUILTINS.index("tuple"), 1, made)
+        else:
+            self.op("move", register, made)
 
     def _yield_value(self, node: ast.Yield, register: int, place: ast.stmt | None) -> None:
         assert isinstance(node.value, ast.Tuple)
-        kind, *parts = node.value.elts
-        request = cast("ast.Constant", kind).value
+        number, *parts = node.value.elts
+        request = cast("ast.Constant", number).value
         if request == READ:
             how = cast("ast.Constant", parts[0]).value
             self.op("read", register, READS.index(str(how)), self._value(parts[1]))
         elif request == CALL:
             assert place is not None
             self._call_user(self._calls[place], register)
+        elif isinstance(kind := self._static(parts[1]), type) and issubclass(kind, BaseException):
+            self._error(kind, cast("ast.Tuple", parts[2]).elts, register)
         else:
             raise NeedsPython("a call that has not run", self.file, self.line, new=True)
 
@@ -392,7 +411,10 @@ class FunctionCode(Instructions):
         if len(step.seen.bound) != 1 or any(isinstance(each, ast.Starred) for each in called.args):
             raise self.refused(f"the call `{ast.unparse(called)}`")
         arguments = [self._value(each) for each in self._given(called, callees, bound)]
-        self.op("call", register, self._value(called.func), len(arguments), *arguments)
+        if isinstance(called.func, ast.Attribute) and called.func.attr in self._whole.methods:
+            self.op("call_method", register, self._value(called.func.value), self._whole.name(called.func.attr), len(arguments), *arguments)
+        else:
+            self.op("call", register, self._value(called.func), len(arguments), *arguments)
 
     def _given(self, called: ast.Call, callees: Sequence[Function], bound: bool) -> list[ast.expr]:
         """The arguments by position, with defaults; all callees must take the same."""
@@ -426,6 +448,9 @@ class FunctionCode(Instructions):
         if isinstance(callee, type) and issubclass(callee, BaseException):
             self._error(callee, node.args, register)
             return
+        if callee in (getattr, hasattr):
+            self._asked_by_text(node, callee is hasattr, register)
+            return
         names = {str(each.arg): each.value for each in node.keywords}
         number = _FUNCTIONS.get(callee) if callee is not None else None
         if callee is zip and "strict" in names:
@@ -436,6 +461,28 @@ class FunctionCode(Instructions):
             raise self.refused(f"the call `{ast.unparse(node)}`")
         values = [self._value(each) for each in (*node.args, *extra)]
         self.op("builtin", register, number, len(values), *values)
+
+    def _asked_by_text(self, node: ast.Call, tests: bool, register: int) -> None:
+        """`hasattr(x, "name")`, `getattr(x, "name")`, `getattr(x, "name", default)`."""
+        text = node.args[1] if len(node.args) in ((2,) if tests else (2, 3)) and not node.keywords else None
+        word = text.value if isinstance(text, ast.Constant) else None
+        if not isinstance(word, str) or isinstance(self._static(node.args[0]), type | type(math)):
+            raise self.refused(f"the call `{ast.unparse(node)}`")
+        owner, name = self._value(node.args[0]), self._whole.name(word)
+        if len(node.args) == 2 and not tests:
+            self.op("field", register, owner, name)
+            return
+        self._whole.asked.add(word)
+        found = register if tests else self.fresh()
+        self.op("has", found, owner, name)
+        if tests:
+            return
+        other = self.jump("jump_if_not", found)
+        self.op("field", register, owner, name)
+        end = self.jump("jump")
+        self.here(other)
+        self._value(node.args[2], None, register)
+        self.here(end)
 
     def _error(self, kind: type, words: Sequence[ast.expr], target: int | None = None) -> int:
         register = self.fresh() if target is None else target
@@ -456,9 +503,16 @@ class FunctionCode(Instructions):
         name = cast("ast.Name", node.func).id
         if name in ("_disc_note", "_disc_force"):
             raise NeedsPython("a step that has not run", self.file, self.line, new=True)
-        if name != "_disc_isinstance":
+        if name in _ORDERED:
+            values = [self._value(each) for each in node.args]
+            self.op("builtin", register, BUILTINS.index(_ORDERED[name]), len(values), *values)
+            return
+        if name in _MATCHED:
+            kinds = _MATCHED[name]
+        elif name == "_disc_isinstance":
+            kinds = self._static(node.args[1])
+        else:
             raise self.refused(f"`{ast.unparse(node)}`")
-        kinds = self._static(node.args[1])
         tags = nodes = 0
         for each in kinds if isinstance(kinds, tuple) else (kinds,):
             if not isinstance(each, type):
@@ -473,8 +527,11 @@ class FunctionCode(Instructions):
         found: dict[str, str] = {}
         for part in body:
             for each in ast.walk(part):
-                if isinstance(each, ast.Assign) and isinstance(each.value, ast.JoinedStr) and isinstance(each.targets[0], ast.Name):
-                    found[each.targets[0].id] = ast.unparse(each.value)
+                value = each.value if isinstance(each, ast.Assign) else None
+                if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_disc_note":
+                    value = value.args[1]  # that has not run
+                if isinstance(each, ast.Assign) and isinstance(value, ast.JoinedStr) and isinstance(each.targets[0], ast.Name):
+                    found[each.targets[0].id] = ast.unparse(value).replace("_disc_force", "")
         return found
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TypeVar, cast
 
+from disc.frontend.batched.patterns import NotUnderstood, Patterns, match_arguments, meaning
 from disc.frontend.batched.steps import Branch, Compute, Effect, Jump, Loop, Raise, Return, Step, Unpack, names
 from disc.ir.python_source import parse_source
 
 DRAINING = frozenset(
     {"sum", "list", "tuple", "set", "dict", "sorted", "min", "max", "frozenset", "stack", "cat"}
 )  # take all of a generator
+ORDERING = {"sorted": "_disc_sorted", "min": "_disc_least", "max": "_disc_greatest"}  # builtins that take a `key`, and what does with keys
 # builtins, with the number of their arguments, that take a generator's items up to the one that decides
 SEARCHING = {"any": 1, "all": 1, "next": 2}
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "popitem", "appendleft", "popleft", "setdefault", "discard",
@@ -27,23 +29,20 @@ Node = TypeVar("Node", bound=ast.AST)
 Comprehension = TypeVar("Comprehension", bound=ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
 
 
-class NotUnderstood(Exception):
-    """A function that stays Python's. line: of the user's file, 0 where there is none."""
-
-    def __init__(self, reason: str, line: int = 0) -> None:
-        super().__init__(reason)
-        self.reason, self.line = reason, line
-
-
 @dataclass(frozen=True)
 class Source:
-    """A function in steps. arguments: as in its definition; file and first line of the definition."""
+    """A function in steps. arguments: as in its definition; file and first line of the definition; matched: as of `Patterns`."""
 
     name: str
     arguments: ast.arguments
     steps: list[Step]
     file: str
     line: int
+    matched: list[tuple[ast.expr, object, tuple[str, ...]]]
+
+    def matches(self, function: FunctionType) -> bool:
+        """Whether classes of patterns are those that they were."""
+        return all(meaning(function, node) is kind and match_arguments(kind) == names for node, kind, names in self.matched)
 
 
 def read_source(function: FunctionType, *, gradients: bool) -> Source:
@@ -60,13 +59,9 @@ def read_source(function: FunctionType, *, gradients: bool) -> Source:
     if not isinstance(definition, ast.FunctionDef) or definition.name != function.__name__:
         raise NotUnderstood("it is no function with a `def` of its own", first)
     ast.increment_lineno(tree, first - 1)
-    return Source(
-        function.__qualname__,
-        definition.args,
-        _Lowering(gradients, searching_builtins(function)).block(definition.body),
-        function.__code__.co_filename,
-        definition.lineno,
-    )
+    lowering = _Lowering(gradients, function)
+    steps = lowering.block(definition.body)
+    return Source(function.__qualname__, definition.args, steps, function.__code__.co_filename, definition.lineno, lowering.matched)
 
 
 def is_temporary(name: str) -> bool:
@@ -74,11 +69,12 @@ def is_temporary(name: str) -> bool:
     return name.startswith("_disc_t")
 
 
-class _Lowering:
-    def __init__(self, gradients: bool, searching: frozenset[str]) -> None:
-        self._gradients, self._searching = gradients, searching
+class _Lowering(Patterns):
+    def __init__(self, gradients: bool, function: FunctionType) -> None:
+        super().__init__(function)
+        self._gradients, self._searching = gradients, searching_builtins(function)
         self._count = 0
-        self._out: list[Step] = []
+        self._within: ast.stmt = ast.Pass()  # the statement that is followed
 
     def block(self, statements: Sequence[ast.stmt]) -> list[Step]:
         outer, self._out = self._out, []
@@ -97,7 +93,9 @@ class _Lowering:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise NotUnderstood(f"`{_KEYWORDS.get(type(node), type(node).__name__.lower())}` is not followed", node.lineno)
+        outer, self._within = self._within, node
         method(node)
+        self._within = outer
 
     def _pass(self, node: ast.Pass) -> None:
         del node
@@ -107,8 +105,19 @@ class _Lowering:
         called = value.func if isinstance(value, ast.Call) else None
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Attribute) and called.attr in ("add", "sort", "reverse"):
             raise NotUnderstood(f"`{ast.unparse(called)}` may change what is not its own", node.lineno)
-        if not isinstance(value, ast.Constant):
+        if isinstance(called, ast.Attribute) and called.attr == "sort" and isinstance(called.value, ast.Name):
+            assert isinstance(value, ast.Call)
+            self._sort(called.value, value)
+        elif not isinstance(value, ast.Constant):
             self._atom(value)
+
+    def _sort(self, items: ast.Name, call: ast.Call) -> None:
+        """`items.sort(key=..., reverse=...)`, which puts the sorted items into the list."""
+        if call.args or "sorted" not in self._searching:
+            raise NotUnderstood(f"`{ast.unparse(call)}` is not followed", call.lineno)
+        made = self._atom(_at(ast.Call(ast.Name("sorted", ast.Load()), [items], call.keywords), call))
+        for method, arguments in (("clear", []), ("extend", [made])):
+            self._atom(_at(ast.Call(ast.Attribute(items, method, ast.Load()), arguments, []), call))
 
     def _assign(self, node: ast.Assign) -> None:
         single = node.targets[0] if len(node.targets) == 1 else None
@@ -180,11 +189,11 @@ class _Lowering:
         self._out.append(Loop(getattr(place, "lineno", 0), name, items, steps, otherwise))
 
     def _while(self, node: ast.While) -> None:
-        if node.orelse:
-            raise NotUnderstood("`while` with `else` is not followed", node.lineno)
         outer, self._out = self._out, []
         if not (isinstance(node.test, ast.Constant) and node.test.value):
-            leave: list[Step] = [Jump(node.lineno, _at(ast.Break(), node))]
+            if _leaves(node.orelse):
+                raise NotUnderstood("a `while` whose `else` leaves another loop is not followed", node.lineno)
+            leave: list[Step] = [*self.block(node.orelse), Jump(node.lineno, _at(ast.Break(), node))]
             self._out.append(Branch(node.lineno, self._atom(node.test), [], leave))
         body = self._out + self.block(node.body)
         self._out = outer
@@ -248,6 +257,10 @@ class _Lowering:
             return self._chain(node)
         if isinstance(node, ast.Call) and self._searches(node):
             return self._search(node)
+        if isinstance(node, ast.NamedExpr):
+            return self._named(node)
+        if isinstance(node, ast.Call) and self._orders(node):
+            return self._ordered(node)
         kind, value = self._operation(node)
         name = target or self._name()
         self._out.append(Compute(node.lineno, kind, name, _at(value, node)))
@@ -373,6 +386,7 @@ class _Lowering:
         """Whether it is `any(...)`, `all(...)` or `next(..., default)` of a generator with one loop."""
         return (
             isinstance(node.func, ast.Name)
+            and node.func.id in SEARCHING
             and node.func.id in self._searching
             and len(node.args) == SEARCHING[node.func.id]
             and not node.keywords
@@ -401,6 +415,52 @@ class _Lowering:
 
         self._nested(node, inner.generators, first, decide)
         return _at(ast.Name(name, ast.Load()), node)
+
+    def _named(self, node: ast.NamedExpr) -> ast.expr:
+        """`(name := value)`."""
+        if any(isinstance(each, ast.Name) and each.id == node.target.id and _place(each) < _place(node) for each in ast.walk(self._within)):
+            raise NotUnderstood(f"`{ast.unparse(node)}` binds a name that the statement reads before", node.lineno)
+        self._bind(node.target, self._atom(node.value, node.target.id))
+        return _at(ast.Name(node.target.id, ast.Load()), node)
+
+    def _orders(self, node: ast.Call) -> bool:
+        """Whether it is `sorted`, or `min` or `max` of one container by a key or with a default."""
+        names = {each.arg for each in node.keywords}
+        return (
+            isinstance(node.func, ast.Name)
+            and node.func.id in ORDERING
+            and node.func.id in self._searching
+            and len(node.args) == 1
+            and not isinstance(node.args[0], ast.Starred)
+            and (names <= {"key", "reverse"} if node.func.id == "sorted" else bool(names) and names <= {"key", "default"})
+        )
+
+    def _ordered(self, node: ast.Call) -> ast.expr:
+        """The items, with a key computed for each as tensor code may be, by their keys."""
+        given = {str(each.arg): each.value for each in node.keywords}
+        items = self._atom(_at(ast.Call(ast.Name("list", ast.Load()), [_drained(node.args[0])], []), node))
+        key, keys = given.get("key"), items
+        reverse = self._atom(given.get("reverse") or _at(ast.Constant(False), node))
+        if key is not None and not (isinstance(key, ast.Constant) and key.value is None):
+            keys = self._atom(_at(self._keys(key, items), node))
+        kind = cast("ast.Name", node.func).id
+        arguments = [items, keys, *([reverse] if kind == "sorted" else [])]
+        call = _at(ast.Call(ast.Name(ORDERING[kind], ast.Load()), arguments, []), node)
+        if "default" not in given:
+            return self._atom(call)
+        name = self._name("c")
+        otherwise = self._into(name, given["default"])
+        self._out.append(Branch(node.lineno, items, self._into(name, call), otherwise))
+        return _at(ast.Name(name, ast.Load()), node)
+
+    def _keys(self, key: ast.expr, items: ast.expr) -> ast.ListComp:
+        """A lambda of one parameter is the expression in a loop over it."""
+        given = key.args if isinstance(key, ast.Lambda) else None
+        if given is not None and len(given.args) == 1 and ast.unparse(given) == given.args[0].arg:
+            return ast.ListComp(cast("ast.Lambda", key).body, [ast.comprehension(ast.Name(given.args[0].arg, ast.Store()), items, [], 0)])
+        name = self._name("v")
+        call = ast.Call(self._atom(key), [ast.Name(name, ast.Load())], [])
+        return ast.ListComp(call, [ast.comprehension(ast.Name(name, ast.Store()), items, [], 0)])
 
     def _nested(self, node: ast.expr, parts: Sequence[ast.comprehension], items: ast.expr | None, end: Callable[[], None]) -> None:
         """The loops and conditions of a comprehension. end: adds the steps of an item."""
@@ -442,10 +502,24 @@ class _Lowering:
 
 
 def searching_builtins(function: FunctionType) -> frozenset[str]:
-    """The names of `SEARCHING` that mean the builtins in a function."""
+    """The names of builtins that are followed here which mean these in a function."""
     code = function.__code__
     bound = {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *function.__globals__}
-    return frozenset(each for each in SEARCHING if each not in bound)
+    return frozenset(each for each in (*SEARCHING, *ORDERING) if each not in bound)
+
+
+def _place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _leaves(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements have a `break` or `continue` of a loop that they are inside of."""
+    return any(
+        isinstance(each, ast.Break | ast.Continue)
+        or (not isinstance(each, ast.For | ast.While) and any(_leaves(getattr(each, part, [])) for part in ("body", "orelse")))
+        or (isinstance(each, ast.For | ast.While) and _leaves(each.orelse))
+        for each in statements
+    )
 
 
 def _drained(node: ast.expr) -> ast.expr:

@@ -3,6 +3,7 @@ its blocks."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any, cast
@@ -14,13 +15,14 @@ from disc.artifact.file import Contents, write_structures
 from disc.artifact.manifest import STORAGE, Manifest
 from disc.artifact.skeletons import DTYPES, ITEMS, TENSOR, SkeletonRecord, SlotRecord, tensors_of
 from disc.config import VERSION
-from disc.errors import ArtifactError, SaveError
+from disc.errors import ArtifactError, InstanceError, SaveError, StructureError
 from disc.frontend.batched.instance_types import Slots
 from disc.frontend.batched.launches import executable_of
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.skeleton import Skeleton
 from disc.frontend.batched.skeleton_values import NotSkeletal
+from disc.ral.executable import load
 
 
 def save_skeleton(model: Model, path: str | os.PathLike[str], examples: Sequence[Any]) -> None:
@@ -38,10 +40,26 @@ def save_skeleton(model: Model, path: str | os.PathLike[str], examples: Sequence
     blocks = [_contents(each) for each in saving.skeleton.programs]
     if not blocks:
         raise SaveError(f"the model cannot be saved: {model.root.name} computes nothing of its instances")
+    unchecked = f"{os.fspath(path)}.unchecked"
     try:
-        write_structures(path, saving.manifest(model.root.name), blocks)
+        write_structures(unchecked, saving.manifest(model.root.name), blocks)
+        _check_runs(unchecked, examples)
+        os.replace(unchecked, path)
     except ArtifactError as error:
         raise SaveError(f"the model cannot be saved: it has {len(blocks)} blocks, more than a file has sections for") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unchecked)
+
+
+def _check_runs(path: str, examples: Sequence[Any]) -> None:
+    """What runs in Python has to run without it. Raises SaveError for examples that the saved model refuses."""
+    try:
+        load(path, threads=1).batch(examples)
+    except InstanceError as error:
+        raise SaveError(f"the model cannot be saved: without Python, {error}") from error
+    except StructureError as error:
+        raise SaveError(f"the model cannot be saved: it takes no instances without Python: {error}") from error
 
 
 def _refuse_weights(target: object, results: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ import linecache
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from disc.artifact.skeletons import OUTPUTS, TOKENS, SkeletonRecord, SlotRecord
 from disc.artifact.structures import TableRecord
 from disc.frontend.batched.functions import Function
-from disc.frontend.batched.instance_types import Instances, Slots
+from disc.frontend.batched.instance_types import Asked, Instances, Slots
 from disc.frontend.batched.instructions import NeedsPython
 from disc.frontend.batched.lowering import Lowering, has_more_parameters, not_understood
 from disc.frontend.batched.members import Members
@@ -66,7 +66,7 @@ class Skeleton:
         first = has_more_parameters(self._root, given) or model.members.several
         self.constants.object(Entry(self._target) if first else self._target)
         self.instances = self._instances(examples)
-        self.lowering = Lowering(self.constants, given, self.instances.mask, torch.Tensor, partial=partial)
+        self.lowering = Lowering(self.constants, given, self.instances.mask, torch.Tensor, {*self.instances.methods}, partial=partial)
         try:
             self._lower()
         except NeedsPython as needed:
@@ -75,45 +75,49 @@ class Skeleton:
 
     def _instances(self, examples: Sequence[Any]) -> Instances:
         """What instances are; properties that the code asks for read attributes, too."""
-        attributes = self._attributes()
+        asked = self._asked()
         while True:
-            found = Instances(self.name, examples, attributes, Slots(self.table, self.constants))
+            found = Instances(self.name, examples, asked, Slots(self.table, self.constants))
             for name, getters in found.getters.items():
                 for getter in getters:
                     self._model.learnt(getter, found.with_getter(name, getter))
-            again = self._attributes()
-            if again.keys() == attributes.keys():
+            again = self._asked()
+            if again == asked:
                 return found
-            attributes = again
+            asked = again
 
-    def _attributes(self) -> dict[str, str]:
-        """What the code reads of objects that are no modules: name → "file:line"."""
-        found: dict[str, str] = {}
+    def _asked(self) -> Asked:
+        """What the code asks of objects that are no modules."""
+        found = Asked({}, set(), set(), set())
         for function in self._model.functions():
+            found.keys |= _texts_in(function.original.__code__)
             for step in walk(function.source.steps) if function.source is not None else ():
-                value = step.value if isinstance(step, Compute) else None
-                if isinstance(value, ast.Attribute) and step.seen.kinds & {"object", "tensors"}:
-                    found.setdefault(value.attr, f"{function.file}:{step.line}")
+                if isinstance(step, Compute):
+                    _note_asked(step, f"{function.file}:{step.line}", found)
         return found
 
     def _lower(self) -> None:
         """All functions, with properties of instances. Raises NeedsPython."""
         lowering = self.lowering
         lowering.lower_model(self._root, self._target)
-        self._getters: dict[str, int] = {}
-        for name, getters in self.instances.getters.items():
-            if len(getters) > 1:
-                where = self.instances.attributes[name]
-                raise NotSkeletal(f"{where}: '{name}' is another property in another class")
-            self._getters[name] = lowering.lower(self._model.learnt(getters[0], ()))
-        for name in (*self.instances.names, *self._getters):
+        self._getters: dict[str, list[tuple[int, int]]] = {}
+        self._methods: dict[str, list[tuple[int, int]]] = {}
+        for name in self.instances.getters:
+            found = self.instances.getter_masks(name)
+            self._getters[name] = [(lowering.lower(self._model.learnt(getter, ())), mask) for getter, mask in found]
+        for name in self.instances.methods:
+            methods = [(self._model.find(method), mask) for method, mask in self.instances.method_masks(name)]
+            self._methods[name] = [(lowering.lower(method), mask) for method, mask in methods if method is not None]
+        for name in (*self.instances.names, *self._getters, *self._methods):
             lowering.name(name)
-        self.constants.finish(lowering.names, lowering.functions)
+        self.constants.finish(lowering.names, lowering.functions, lowering.asked)
 
     def _name(self, name: str) -> list[object]:
-        """An attribute: the slot of nodes that have it, and of which classes; the function of a property, and of which."""
+        """An attribute: the slot of nodes that have it, of which classes, and whether a node has it; functions of properties and methods,
+        and of which classes."""
         found = self.instances
-        return [name, found.names.get(name, -1), found.field_mask(name), self._getters.get(name, -1), found.getter_mask(name)]
+        slots = (found.names.get(name, -1), found.field_mask(name), found.presences.get(name, -1))
+        return [name, *slots, self._getters.get(name, []), self._methods.get(name, [])]
 
     # --- rows and blocks --------------------------------------------------------------------------------------------------------
 
@@ -259,6 +263,37 @@ class Skeleton:
     @property
     def tables(self) -> list[RowClass]:
         return [*self._tables]
+
+
+def _texts_in(value: object) -> set[str]:
+    """The texts among the constants of code."""
+    if isinstance(value, CodeType):
+        return set().union(*map(_texts_in, value.co_consts))
+    return {value} if isinstance(value, str) else set().union(*map(_texts_in, value)) if isinstance(value, tuple | frozenset) else set()
+
+
+def _note_asked(step: Compute, line: str, found: Asked) -> None:
+    """Adds what a step asks of a node."""
+    value, of_nodes = step.value, bool(step.seen.kinds & {"object", "tensors", "container"})
+    if isinstance(value, ast.Attribute) and of_nodes:
+        found.attributes.setdefault(value.attr, line)
+    if isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.In | ast.NotIn):
+        found.presence |= _text_of(value.left)
+    if not isinstance(value, ast.Call):
+        return
+    if isinstance(value.func, ast.Attribute):
+        if step.seen.categories == {"function"} and "object" in step.seen.kinds:
+            found.methods.add(value.func.attr)
+        found.presence |= _text_of(value.args[0]) if value.func.attr == "get" and value.args else set()
+    elif isinstance(value.func, ast.Name) and value.func.id in ("getattr", "hasattr") and of_nodes and len(value.args) > 1:
+        for name in _text_of(value.args[1]):
+            found.attributes.setdefault(name, line)
+            if value.func.id == "hasattr" or len(value.args) > 2:
+                found.presence.add(name)
+
+
+def _text_of(node: ast.expr) -> set[str]:
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
 def _has_program(kind: Kind) -> bool:

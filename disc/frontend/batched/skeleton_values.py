@@ -16,7 +16,7 @@ from disc.frontend.batched.values import CONSTANTS
 
 Number = tuple[int, int]  # (tag, number); of a float its bits
 NONE, BOOL, INT, FLOAT, TEXT, OBJECT = (TAGS.index(each) for each in ("none", "bool", "int", "float", "text", "object"))
-LIST, TUPLE = TAGS.index("list"), TAGS.index("tuple")
+LIST, TUPLE, UNSET = TAGS.index("list"), TAGS.index("tuple"), TAGS.index("unset")
 _LARGEST = 1 << 63
 MOST_OBJECTS = 4096
 
@@ -138,8 +138,8 @@ class Constants:
         except Unsayable:
             return None, []
 
-    def finish(self, names: dict[str, int], functions: dict[Function, int]) -> None:
-        """Fills in what the code may ask of objects: attributes of these names, and calls."""
+    def finish(self, names: dict[str, int], functions: dict[Function, int], asked: set[str]) -> None:
+        """Fills in what the code may ask of objects: attributes of these names, and calls. asked: names of those whose presence it asks."""
         done = 0
         while done < len(self.objects):
             held = self.objects[done]
@@ -151,20 +151,24 @@ class Constants:
                 held.function, held.bound = 0, [self.number(target)] if isinstance(target, torch.nn.Module) else []
                 continue
             for name, number in names.items():
-                self._attribute(held, name, number)
+                self._attribute(held, name, number, name in asked)
             function = self._find(held.value)
             if function is not None and function in functions:
                 held.function = functions[function]
                 owner = getattr(held.value, "__self__", held.value if isinstance(held.value, torch.nn.Module) else None)
                 held.bound = [] if isinstance(held.value, FunctionType) else [self.number(owner)]
 
-    def _attribute(self, held: Held, name: str, number: int) -> None:
+    def _attribute(self, held: Held, name: str, number: int, asked: bool) -> None:
+        unknown = {number: (UNSET, 0)} if asked else {}
         if isinstance(getattr(type(held.value), name, None), property):
-            return  # may tell something else later
+            held.attributes |= unknown  # may tell something else later
+            return
         try:
             held.attributes[number] = self.number(getattr(held.value, name))
-        except (AttributeError, Unsayable):
+        except AttributeError:
             return  # nobody asks for it, or the call fails with its name
+        except Unsayable:
+            held.attributes |= unknown
 
     def records(self) -> list[list[object]]:
         """The objects as the manifest has them."""

@@ -10,16 +10,20 @@ from typing import Any
 
 import torch
 
+from disc.frontend.batched.ordering import greatest_by, least_by, sorted_by
+from disc.frontend.batched.patterns import is_mapping, is_sequence
 from disc.frontend.batched.rows import Row, is_record
 
 CONSTANTS = (type(None), bool, int, float, str, bytes, complex, slice, type(...), torch.dtype, torch.device, torch.Size, torch.layout,
              torch.memory_format, range)  # fmt: skip
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Functions of Python without effects, which take rows as they are.
-FRESH = frozenset({list, dict, set, deque, defaultdict, sorted, iter, enumerate, zip, reversed, map, filter})  # what they return is new
+FRESH = frozenset(
+    {list, dict, set, deque, defaultdict, sorted, sorted_by, iter, enumerate, zip, reversed, map, filter}
+)  # they return new ones
 PURE = FRESH | {len, range, tuple, frozenset, str, repr, id, type, hash, callable, hasattr, getattr, isinstance, issubclass, slice, any,
                 all, abs, min, max, round, divmod, pow, ord, chr, object, super, int, float, bool, complex, bytes, property, vars,
-                torch.is_tensor, torch.device, torch.Size}  # fmt: skip
+                least_by, is_mapping, is_sequence, greatest_by, torch.is_tensor, torch.device, torch.Size}  # fmt: skip
 _BARE = (torch.nn.Module, FunctionType, MethodType, BuiltinFunctionType, type)
 GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
 OF_DTYPES = frozenset({torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.BoolTensor})  # the same, as classes

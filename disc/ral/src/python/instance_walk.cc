@@ -40,13 +40,25 @@ class InstanceWalk {
 
   void node(PyObject* object) {
     const InstanceReader::NodeClass& known = class_of(object);
-    for (const auto& [name, slot] : known.fields) {
-      PyObject* found = PyObject_GetAttr(object, name.ptr());
-      if (!found) {
+    for (const auto& [name, slot, presence] : known.fields) {
+      nb::object found = nb::steal(known.mapping ? PyDict_GetItemWithError(object, name.ptr()) : PyObject_GetAttr(object, name.ptr()));
+      if (known.mapping) Py_XINCREF(found.ptr());
+      if (!found.is_valid()) {
+        const bool missing = known.mapping ? !PyErr_Occurred() : PyErr_ExceptionMatches(PyExc_AttributeError) != 0;
         PyErr_Clear();
-        throw Refused{std::string("a ") + Py_TYPE(object)->tp_name + " has no '" + nb::str(name).c_str() + "'"};
+        if (!missing || presence < 0) throw Refused{std::string("a ") + Py_TYPE(object)->tp_name + " has no '" + nb::str(name).c_str() + "'"};
+        column(presence).truths.push_back(0);
+        write_nothing(slot);
+        continue;
       }
-      write(slot, nb::steal(found));
+      if (presence >= 0) column(presence).truths.push_back(1);
+      write(slot, std::move(found));
+    }
+    for (const auto& [name, function] : known.methods) {
+      const nb::object found = nb::steal(PyObject_GetAttr(object, name.ptr()));
+      if (!found.is_valid()) PyErr_Clear();
+      if (!found.is_valid() || !PyMethod_Check(found.ptr()) || PyMethod_GET_FUNCTION(found.ptr()) != function.ptr())
+        throw Refused{std::string("a ") + Py_TYPE(object)->tp_name + " has another method '" + nb::str(name).c_str() + "' than it had"};
     }
     for (const int32_t slot : known.without) write_nothing(slot);
     if (code_.kind_slot >= 0) column(code_.kind_slot).integers.push_back(&known - reader_.classes_.data());
@@ -174,7 +186,7 @@ class InstanceWalk {
   ObjectNumbers numbers_;
 };
 
-InstanceReader::InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check,
+InstanceReader::InstanceReader(const Classes& classes, nb::object tensor, nb::object check,
                                const std::vector<nb::list>& choices)
     : tensor_(std::move(tensor)), check_(std::move(check)) {
   for (const nb::list& each : choices) {
@@ -187,16 +199,20 @@ InstanceReader::InstanceReader(const std::vector<std::pair<nb::object, Fields>>&
     }
   }
   std::vector<int32_t> all;
-  for (const auto& [type, fields] : classes) {
-    NodeClass& made = classes_.emplace_back(NodeClass{type, {}, {}});
-    for (const auto& [name, slot] : fields) {
-      made.fields.emplace_back(nb::steal(PyUnicode_InternFromString(name.c_str())), slot);
-      if (std::find(all.begin(), all.end(), slot) == all.end()) all.push_back(slot);
+  const auto interned = [](const std::string& name) { return nb::steal(PyUnicode_InternFromString(name.c_str())); };
+  for (const auto& [type, fields, methods] : classes) {
+    NodeClass& made = classes_.emplace_back(NodeClass{type, {}, {}, {}, type.ptr() == reinterpret_cast<PyObject*>(&PyDict_Type)});
+    for (const auto& [name, slot, presence] : fields) {
+      made.fields.push_back({interned(name), slot, presence});
+      for (const int32_t each : {slot, presence}) {
+        if (each >= 0 && std::find(all.begin(), all.end(), each) == all.end()) all.push_back(each);
+      }
     }
+    for (const auto& [name, function] : methods) made.methods.emplace_back(interned(name), function);
   }
   for (NodeClass& each : classes_) {
     for (const int32_t slot : all) {
-      if (std::none_of(each.fields.begin(), each.fields.end(), [&](const auto& field) { return field.second == slot; })) each.without.push_back(slot);
+      if (std::none_of(each.fields.begin(), each.fields.end(), [&](const Field& field) { return field.slot == slot || field.presence == slot; })) each.without.push_back(slot);
     }
   }
 }

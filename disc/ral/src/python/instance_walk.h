@@ -30,11 +30,13 @@ struct FlatInstances {
 // Reads instances. Takes what it was made for alone, by exact types; says why it takes others not.
 class InstanceReader {
  public:
-  using Fields = std::vector<std::pair<std::string, int32_t>>;
+  using Fields = std::vector<std::tuple<std::string, int32_t, int32_t>>;
+  using Classes = std::vector<std::tuple<nb::object, Fields, std::vector<std::pair<std::string, nb::object>>>>;
 
-  // classes: of nodes, and of each the attributes that it holds with their slots. tensor: the class of tensors. check: as of TypeCheck.
+  // classes: of nodes, and of each the attributes that it holds, or a dict's keys, with their slots and those that say whether a node has
+  // them (-1: all have), and the functions of its methods. tensor: the class of tensors. check: as of TypeCheck.
   // choices: of each slot, as the code has them: texts or other objects.
-  InstanceReader(const std::vector<std::pair<nb::object, Fields>>& classes, nb::object tensor, nb::object check, const std::vector<nb::list>& choices);
+  InstanceReader(const Classes& classes, nb::object tensor, nb::object check, const std::vector<nb::list>& choices);
   InstanceReader(const InstanceReader&) = delete;
 
   // Why instances are none of the code's; empty where they are read. At most `most` nodes.
@@ -42,10 +44,16 @@ class InstanceReader {
 
  private:
   friend class InstanceWalk;
+  struct Field {
+    nb::object name;
+    int32_t slot, presence;
+  };
   struct NodeClass {
     nb::object type;
-    std::vector<std::pair<nb::object, int32_t>> fields;  // (name, slot) of what it has
-    std::vector<int32_t> without;                        // slots of what other classes have
+    std::vector<Field> fields;     // that it has
+    std::vector<int32_t> without;  // slots of what other classes have
+    std::vector<std::pair<nb::object, nb::object>> methods;
+    bool mapping;
   };
 
   // Of a slot: numbers by texts; other objects by identity.

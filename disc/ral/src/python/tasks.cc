@@ -38,7 +38,9 @@ using Ints = std::vector<int32_t>;
 
 // As the manifest has them: the fields of the structs of tasks/code.h, in order.
 using Functions = std::vector<std::tuple<std::string, std::string, int32_t, int32_t, bool, Ints, std::vector<std::pair<int32_t, int32_t>>>>;
-using Names = std::vector<std::tuple<std::string, int32_t, int32_t, int32_t, int32_t>>;
+using Own = std::vector<std::pair<int32_t, int32_t>>;
+using Names = std::vector<std::tuple<std::string, int32_t, int32_t, int32_t, Own, Own>>;
+using NodeClasses = std::vector<std::tuple<int32_t, int32_t, Ints>>;
 using Objects = std::vector<std::tuple<int32_t, std::string, std::vector<Constant>, std::vector<std::pair<int32_t, Constant>>, int32_t, std::vector<Constant>, bool,
                                        std::optional<std::vector<Constant>>>>;
 using Classes = std::vector<std::tuple<int32_t, std::vector<int64_t>, int64_t>>;
@@ -76,7 +78,10 @@ void fill_keys(tasks::Object& object, const std::vector<Constant>& keys, const s
 void fill_code(Code& code, const Functions& functions, const Names& names, const Objects& objects, const Classes& classes, const Rows& rows) {
   for (const auto& [name, file, parameters, registers, memo, words, lines] : functions)
     code.functions.push_back({name, file, parameters, registers, memo, words, lines});
-  for (const auto& [text, slot, holders, getter, owners] : names) code.names.push_back({text, slot, holders, getter, owners});
+  for (const auto& [text, slot, holders, presence, getters, methods] : names) {
+    code.name_numbers.emplace(text, static_cast<int32_t>(code.names.size()));
+    code.names.push_back({text, slot, holders, presence, getters, methods});
+  }
   for (const auto& [like, text, items, attributes, function, bound, sequence, keys] : objects) {
     tasks::Object& object = code.objects.emplace_back();
     object.like = like < 0 || like > static_cast<int32_t>(Tag::kObject) ? Tag::kUnset : static_cast<Tag>(like);
@@ -106,7 +111,7 @@ class Skeleton {
  public:
   Skeleton(const Functions& functions, const std::vector<Constant>& constants, std::vector<std::string> texts, const Names& names,
            const Objects& objects, const Classes& classes, const Rows& rows, const Regions& regions, const Kinds& kinds, const Slots& slots,
-           const Results& results, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
+           const Results& results, const NodeClasses& nodes, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
     code_.texts = std::move(texts);
     fill_code(code_, functions, names, objects, classes, rows);
     for (const Constant& each : constants) code_.constants.push_back(value_of(each));
@@ -118,6 +123,8 @@ class Skeleton {
       for (const Constant& each : choices) code_.slots.back().choices.push_back(value_of(each));
     }
     for (const auto& [kind, row_class, parts] : results) code_.results.push_back({static_cast<SlotKind>(kind), row_class, parts});
+    for (const auto& [like, equality, parts] : nodes)
+      code_.node_classes.push_back({static_cast<tasks::Like>(like), static_cast<tasks::Equality>(equality), parts});
     std::tie(code_.root, code_.result, code_.kind_slot, code_.arrays, code_.domains) = head;
     if (code_.domains > 1 << 16) throw nb::value_error("a skeleton of too many lists");
     if (const std::string wrong = code_.verify(); !wrong.empty()) throw nb::value_error(("a skeleton with " + wrong).c_str());
@@ -372,14 +379,14 @@ void bind_tasks(nb::module_& module) {
   module.attr("SKELETON_OPS") = nb::tuple(ops);
   nb::class_<Skeleton>(module, "Skeleton")
       .def(nb::init<const Functions&, const std::vector<Constant>&, std::vector<std::string>, const Names&, const Objects&, const Classes&,
-                    const Rows&, const Regions&, const Kinds&, const Slots&, const Results&, Head>())
+                    const Rows&, const Regions&, const Kinds&, const Slots&, const Results&, const NodeClasses&, Head>())
       .def("run", &Skeleton::run, nb::arg("schedule"), nb::arg("arrays"), nb::arg("names"), nb::arg("most_nodes"))
       .def("run_objects", &Skeleton::run_objects, nb::arg("schedule"), nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"),
            nb::arg("stack"), nb::arg("fetch"), nb::arg("objects"))
       .def("refuses", &Skeleton::refuses, nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"), nb::arg("stack"))
       .def("table_bytes", &Skeleton::table_bytes);
   nb::class_<InstanceReader>(module, "InstanceReader")
-      .def(nb::init<const std::vector<std::pair<nb::object, InstanceReader::Fields>>&, nb::object, nb::object, const std::vector<nb::list>&>(),
+      .def(nb::init<const InstanceReader::Classes&, nb::object, nb::object, const std::vector<nb::list>&>(),
            nb::arg("classes"), nb::arg("tensor"), nb::arg("check").none(), nb::arg("choices"));
 }
 

@@ -1,10 +1,32 @@
 // Python's functions, and the methods of its lists, on values of a skeleton.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tasks/machine.h"
 
 namespace ral::tasks {
+
+// The order of what is beside a NaN depends on how it is sorted.
+void Machine::refuse_unordered(const Value& key, int32_t depth) {
+  if (depth > 64) raise("RecursionError", "containers nest too deep to sort");
+  if (key.tag == Tag::kFloat && std::isnan(key.f)) raise("ValueError", "NaN is sorted");
+  if (!is_sequence(key)) return;
+  for (int64_t i = 0, count = length(key); i < count; ++i) refuse_unordered(item_at(key, i), depth + 1);
+}
+
+Value Machine::sorted_by(const Items& items, const Items& keys, bool reverse) {
+  if (items.size() != keys.size()) raise("ValueError", "a key for each item that is sorted");
+  if (keys.size() > 1) {
+    for (const Value& each : keys) refuse_unordered(each);
+  }
+  std::vector<size_t> order(items.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return reverse ? compare(kLess, keys[b], keys[a]) : compare(kLess, keys[a], keys[b]); });
+  const Value made = list(Tag::kList, items.size());
+  for (size_t i = 0; i < order.size(); ++i) lists_.back()[i] = items[order[i]];
+  return made;
+}
 
 Value Machine::builtin(int32_t which, const Items& given) {
   const auto sized = [&](size_t least, size_t most) {
@@ -86,6 +108,20 @@ Value Machine::builtin(int32_t which, const Items& given) {
       const auto holds = [&](const Value& each) { return truth(each); };
       return Value::boolean(which == kAny ? std::any_of(items.begin(), items.end(), holds) : std::all_of(items.begin(), items.end(), holds));
     }
+    case kSortedBy:
+      sized(3, 3);
+      return sorted_by(items_of(given[0]), items_of(given[1]), truth(given[2]));
+    case kMinBy:
+    case kMaxBy: {
+      sized(2, 2);
+      const Items items = items_of(given[0]), keys = items_of(given[1]);
+      if (items.empty() || items.size() != keys.size()) raise("ValueError", "min() or max() of nothing");
+      size_t best = 0;
+      for (size_t i = 1; i < keys.size(); ++i) {
+        if (compare(which == kMinBy ? kLess : kGreater, keys[i], keys[best])) best = i;
+      }
+      return items[best];
+    }
     case kError: {  // (name, words...): what `raise` raises
       std::string words;
       for (size_t i = 0; i < given.size(); ++i) words += (i == 0 ? "" : i == 1 ? ": " : ", ") + text(given[i]);
@@ -102,6 +138,8 @@ Value Machine::method(int32_t which, const Value& value, const Items& given) {
     const Value* found = looked_up(*dict, given[0]);
     return found ? *found : given.size() > 1 ? given[1] : Value::none();
   }
+  if (Value found; which == kGet && is_like(value, Like::kMapping) && (given.size() == 1 || given.size() == 2))
+    return find_key(value, given[0], found) ? found : given.size() > 1 ? given[1] : Value::none();
   if (value.tag != Tag::kList) {
     if (which == kCopy && value.tag == Tag::kPart) return list(Tag::kList, items_of(value));
     raise("AttributeError", std::string(name_of(value.tag)) + " is changed");

@@ -18,6 +18,7 @@ namespace ral::tasks {
   OP(kConst, "const", "dc")                                                                                                          \
   OP(kMove, "move", "dr")                                                                                                            \
   OP(kField, "field", "drn")                                                                                                         \
+  OP(kHas, "has", "drn")                                                                                                             \
   OP(kItem, "item", "drr")                                                                                                           \
   OP(kSlice, "slice", "drrrr")                                                                                                       \
   OP(kBinary, "binary", "dirr")                                                                                                      \
@@ -33,6 +34,7 @@ namespace ral::tasks {
   OP(kIter, "iter", "dr")                                                                                                            \
   OP(kNext, "next", "drt")                                                                                                           \
   OP(kCall, "call", "dr*")                                                                                                           \
+  OP(kCallMethod, "call_method", "drn*")                                                                                             \
   OP(kBuiltin, "builtin", "di*")                                                                                                     \
   OP(kMethod, "method", "dri*")                                                                                                      \
   OP(kSetItem, "set_item", "rrr")                                                                                                    \
@@ -64,7 +66,7 @@ enum Binary : int32_t { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModu
 enum Compare : int32_t { kEqual, kUnequal, kLess, kLessEqual, kGreater, kGreaterEqual, kIs, kIsNot, kIn, kNotIn, kCompares };
 enum Builtin : int32_t {
   kLen, kRangeOf, kEnumerateOf, kZipOf, kStrictZipOf, kReversedOf, kListOf, kTupleOf, kIntOf, kFloatOf, kBoolOf, kAbs, kMin, kMax, kSum,
-  kAny, kAll, kError, kBuiltins
+  kAny, kAll, kSortedBy, kMinBy, kMaxBy, kError, kBuiltins
 };
 enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kGet, kMethods };
 enum Read : int32_t { kReadBool, kReadFloat, kReadInt, kReadItem, kReadList, kReads };
@@ -96,11 +98,32 @@ struct Slot {
   bool has_texts() const { return !choices.empty() && choices[0].tag == Tag::kText; }
 };
 
-// What is known of the name of an attribute. slot: of nodes; getter: the function of a property; and the bits of the classes of nodes that
-// have it so.
+// What is known of the name of an attribute, or of a key of dicts. slot: of nodes, and the bits of the classes that hold it; presence: whether
+// a node has it, -1 where all of these classes do; getters, methods: (function, bits of the classes that have it so).
 struct Name {
   std::string text;
-  int32_t slot, slot_classes, getter, getter_classes;
+  int32_t slot, slot_classes, presence;
+  std::vector<std::pair<int32_t, int32_t>> getters, methods;
+};
+
+// Whether class `kind` is one of some.
+inline bool among(int64_t kind, int32_t classes) { return kind >= 0 && kind < 31 && (classes >> kind & 1) != 0; }
+
+// The function of a class; -1 where it has none.
+inline int32_t function_of(const std::vector<std::pair<int32_t, int32_t>>& functions, int64_t kind) {
+  for (const auto& [function, classes] : functions) {
+    if (among(kind, classes)) return function;
+  }
+  return -1;
+}
+
+// A class of nodes: what its objects are besides their attributes.
+enum class Like : int32_t { kObject, kTuple, kMapping };
+enum class Equality : int32_t { kIdentity, kAmongNodes, kUnknown };  // equal is: itself; perhaps another node; perhaps anything
+struct NodeClass {
+  Like like = Like::kObject;
+  Equality equality = Equality::kUnknown;
+  std::vector<int32_t> parts;  // slots of a tuple's fields
 };
 
 struct Object {
@@ -162,6 +185,8 @@ struct Code {
   std::vector<Value> constants;
   std::vector<std::string> texts;
   std::vector<Name> names;
+  std::unordered_map<std::string, int32_t> name_numbers;
+  std::vector<NodeClass> node_classes;
   std::vector<Object> objects;
   std::vector<RowClass> classes;
   std::vector<std::pair<int32_t, std::string>> rows;  // constant rows: class, bytes

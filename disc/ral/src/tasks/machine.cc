@@ -243,6 +243,22 @@ void Machine::call(Instance& instance, Value callee, const int32_t* arguments, i
   enter(instance, object.function, object.bound, values, count, target);
 }
 
+// Of a method of a node's class, or of what an object has by that name.
+void Machine::call_method(Instance& instance, const Value& owner, int32_t number, const int32_t* arguments, int32_t count, int32_t target) {
+  const Name& name = code_.names[static_cast<size_t>(number)];
+  if (owner.tag != Tag::kNode) {
+    int32_t getter = -1;
+    call(instance, field(owner, number, getter), arguments, count, target);
+    return;
+  }
+  const int32_t function = function_of(name.methods, class_of(owner));
+  if (function < 0) raise("AttributeError", "a node has no method '" + name.text + "' that the model was made for");
+  Items values{owner};
+  const Value* registers = instance.registers.data() + instance.frames.back().base;
+  for (int32_t i = 0; i < count; ++i) values.push_back(registers[arguments[i]]);
+  enter(instance, function, {}, values.data(), count + 1, target);
+}
+
 // A frame more; or, where the result is known already, the result in register `target` (-1: of the instance).
 void Machine::enter(Instance& instance, int32_t number, const Items& bound, const Value* arguments, int32_t count, int32_t target) {
   const Function& function = code_.functions[static_cast<size_t>(number)];
@@ -509,6 +525,15 @@ void Machine::step(Instance& instance) {
           call(instance, get(o[1]), o + 3, o[2], o[0]);
           here = false;
           break;
+        case Op::kCallMethod: {
+          ask_stop();
+          frame->at = pc + 5 + o[3];
+          const Value owner = get(o[1]);
+          call_method(instance, owner, o[2], o + 4, o[3], o[0]);
+          here = false;
+          break;
+        }
+        case Op::kHas: r[o[0]] = Value::boolean(has(get(o[1]), o[2])); pc += 4; break;
         case Op::kBuiltin: r[o[0]] = builtin(o[1], arguments(o + 2)); pc += 4 + o[2]; break;
         case Op::kMethod: r[o[0]] = method(o[2], get(o[1]), arguments(o + 3)); pc += 5 + o[3]; break;
         case Op::kSetItem: set_item(get(o[0]), get(o[1]), get(o[2])); pc += 4; break;

@@ -127,6 +127,7 @@ class Machine {
   Value read(const Row& row, int32_t how) const;
   Value read_list(const char* data, const RowClass& row_class, size_t dim) ;
   void call(Instance& instance, Value callee, const int32_t* arguments, int32_t count, int32_t target);
+  void call_method(Instance& instance, const Value& owner, int32_t name, const int32_t* arguments, int32_t count, int32_t target);
   void enter(Instance& instance, int32_t function, const Items& bound, const Value* arguments, int32_t count, int32_t target);
   bool leave(Instance& instance, Value result);
   void call_block(Items& registers, size_t base, const int32_t* operands);
@@ -146,11 +147,18 @@ class Machine {
   Value item(const Value& value, const Value& index);
   Value slice(const Value& value, const Value& low, const Value& high, const Value& step);
   Value field(const Value& value, int32_t name, int32_t& getter);
+  bool has(const Value& value, int32_t name) const;
+  int64_t class_of(const Value& node) const;
+  const NodeClass& what(const Value& node) const;
+  bool is_like(const Value& value, Like like) const { return value.tag == Tag::kNode && what(value).like == like; }
+  bool holds(const Name& name, const Value& node) const;
+  bool find_key(const Value& node, const Value& key, Value& found);
   Value slot_value(int32_t slot, int64_t position);
   Value binary(int32_t op, const Value& left, const Value& right);
   static double exact(const Value& value);
   bool identical(const Value& left, const Value& right) const;
-  bool compare(int32_t op, const Value& left, const Value& right);
+  bool compare(int32_t op, const Value& left, const Value& right, int32_t depth = 0);
+  bool is_sequence(const Value& value) const;
   bool equal(const Value& left, const Value& right, int32_t depth = 0);
   bool contains(const Value& items, const Value& value);
   const Object* mapping(const Value& value) const;
@@ -158,6 +166,8 @@ class Machine {
   Value iterator(const Value& value);
   bool next(Value& iterator, Value& item);
   Items items_of(const Value& value);
+  void refuse_unordered(const Value& key, int32_t depth = 0);
+  Value sorted_by(const Items& items, const Items& keys, bool reverse);
   Value builtin(int32_t which, const Items& arguments);
   Value method(int32_t which, const Value& value, const Items& arguments);
   void set_item(const Value& value, const Value& index, const Value& item);

@@ -41,6 +41,10 @@ bool Machine::truth(const Value& value) const {
     case Tag::kFloat: return value.f != 0;
     case Tag::kText: return value.i == kOtherText || !characters(value).empty();
     case Tag::kNode:
+      if (what(value).like == Like::kTuple) return !what(value).parts.empty();
+      if (what(value).like == Like::kMapping && std::none_of(code_.names.begin(), code_.names.end(), [&](const Name& each) { return holds(each, value); }))
+        raise("TypeError", "whether a dict is empty, of which no known key is there");
+      return true;
     case Tag::kIter: return true;
     case Tag::kObject:
       if (!code_.objects[static_cast<size_t>(value.i)].sequence && !mapping(value)) return true;
@@ -67,6 +71,9 @@ int64_t Machine::length(const Value& value) const {
       const auto* offsets = static_cast<const int64_t*>(arrays_[static_cast<size_t>(slot.array)].data);
       return offsets[value.i + 1] - offsets[value.i];
     }
+    case Tag::kNode:
+      if (what(value).like == Like::kTuple) return static_cast<int64_t>(what(value).parts.size());
+      break;
     case Tag::kRow: {
       const RowClass& row_class = code_.classes[static_cast<size_t>(launches_.row(value.i).row_class)];
       if (row_class.dims.empty()) raise("TypeError", "len() of a tensor without dims");
@@ -123,6 +130,9 @@ Value Machine::item_at(const Value& value, int64_t place) {
       if (slot.kind == SlotKind::kParts) return slot_value(slot.parts[static_cast<size_t>(place)], value.i);
       return slot_value(slot.parts[0], static_cast<const int64_t*>(arrays_[static_cast<size_t>(slot.array)].data)[value.i] + place);
     }
+    case Tag::kNode:
+      if (what(value).like == Like::kTuple) return slot_value(what(value).parts[static_cast<size_t>(place)], value.i);
+      break;
     case Tag::kObject:
       if (mapping(value)) break;
       return code_.objects[static_cast<size_t>(value.i)].items[static_cast<size_t>(place)];
@@ -161,8 +171,13 @@ Value Machine::item(const Value& value, const Value& index) {
     if (const Value* found = looked_up(*dict, index)) return *found;
     raise("KeyError", index.tag == Tag::kText && index.i == kOtherText ? "a text that is none of the dict's keys" : text(index));
   }
+  if (is_like(value, Like::kMapping)) {
+    Value found;
+    if (find_key(value, index, found)) return found;
+    raise("KeyError", text(index));
+  }
   if (!index.is_integer()) raise("TypeError", "an index that is " + std::string(name_of(index.tag)));
-  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kIter || value.tag == Tag::kNode)
+  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kIter)
     raise("TypeError", std::string(name_of(value.tag)) + " has no items");
   const int64_t count = length(value), place = index.i < 0 ? index.i + count : index.i;
   if (place < 0 || place >= count) raise("IndexError", "index " + std::to_string(index.i) + " of " + std::to_string(count) + " items is out of range");
@@ -183,7 +198,7 @@ Value Machine::slice(const Value& value, const Value& low, const Value& high, co
   };
   const Range range{low.tag == Tag::kNone ? (step < 0 ? count - 1 : 0) : bounded(number(low, 0)),
                     high.tag == Tag::kNone ? (step < 0 ? -1 : count) : bounded(number(high, 0)), step};
-  const bool tuple = value.tag == Tag::kTuple || (value.tag == Tag::kPart && code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts) ||
+  const bool tuple = value.tag == Tag::kTuple || value.tag == Tag::kNode || (value.tag == Tag::kPart && code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts) ||
                      (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like == Tag::kTuple);
   const Value made = list(tuple ? Tag::kTuple : Tag::kList, static_cast<size_t>(range.count()));
   Items& items = lists_.back();
@@ -191,21 +206,62 @@ Value Machine::slice(const Value& value, const Value& low, const Value& high, co
   return made;
 }
 
+int64_t Machine::class_of(const Value& node) const {
+  if (code_.kind_slot < 0) return 0;
+  const auto array = static_cast<size_t>(code_.slots[static_cast<size_t>(code_.kind_slot)].array);
+  return static_cast<const int64_t*>(arrays_[array].data)[node.i];
+}
+
+const NodeClass& Machine::what(const Value& node) const {
+  static const NodeClass kNothingMore;
+  const int64_t kind = class_of(node);
+  return kind >= 0 && kind < static_cast<int64_t>(code_.node_classes.size()) ? code_.node_classes[static_cast<size_t>(kind)] : kNothingMore;
+}
+
+// Whether a node holds an attribute, or a key.
+bool Machine::holds(const Name& name, const Value& node) const {
+  if (name.slot < 0 || !among(class_of(node), name.slot_classes)) return false;
+  return name.presence < 0 || static_cast<const uint8_t*>(arrays_[static_cast<size_t>(code_.slots[static_cast<size_t>(name.presence)].array)].data)[node.i] != 0;
+}
+
+// The value of a dict's key, where that is there. Raises for a key of which it is not known whether dicts have it.
+bool Machine::find_key(const Value& node, const Value& key, Value& found) {
+  const auto at = key.tag == Tag::kText ? code_.name_numbers.find(characters(key)) : code_.name_numbers.end();
+  const Name* name = at == code_.name_numbers.end() ? nullptr : &code_.names[static_cast<size_t>(at->second)];
+  if (!name || name->slot < 0 || !among(class_of(node), name->slot_classes))
+    raise("NodeKindError", "a dict is asked for " + (key.tag == Tag::kText ? "'" + text(key) + "'" : text(key)) + ", which is no key that the model was made for");
+  if (!holds(*name, node)) return false;
+  found = slot_value(name->slot, node.i);
+  return true;
+}
+
+bool Machine::has(const Value& value, int32_t number) const {
+  const Name& name = code_.names[static_cast<size_t>(number)];
+  if (value.tag == Tag::kObject) {
+    const auto& attributes = code_.objects[static_cast<size_t>(value.i)].attributes;
+    const auto found = attributes.find(number);
+    if (found != attributes.end() && found->second.tag == Tag::kUnset) raise("TypeError", "whether " + text(value) + " has the attribute '" + name.text + "'");
+    return found != attributes.end();
+  }
+  if (value.tag == Tag::kNone) return false;
+  if (value.tag != Tag::kNode) raise("TypeError", "whether " + std::string(name_of(value.tag)) + " has the attribute '" + name.text + "'");
+  if (what(value).like == Like::kMapping) raise("TypeError", "whether a dict has an attribute");
+  const int64_t kind = class_of(value);
+  if (function_of(name.getters, kind) >= 0) raise("TypeError", "whether a property finds something");
+  return function_of(name.methods, kind) >= 0 || holds(name, value);
+}
+
 // getter: the property's function, where it has to run.
 Value Machine::field(const Value& value, int32_t number, int32_t& getter) {
   const Name& name = code_.names[static_cast<size_t>(number)];
   if (value.tag == Tag::kNode) {
-    const int64_t kind = code_.kind_slot < 0 ? 0 : slot_value(code_.kind_slot, value.i).i;
-    const auto of = [kind](int32_t classes) { return kind >= 0 && kind < 31 && (classes >> kind & 1) != 0; };
-    if (name.slot >= 0 && of(name.slot_classes)) return slot_value(name.slot, value.i);
-    if (name.getter >= 0 && of(name.getter_classes)) {
-      getter = name.getter;
-      return {};
-    }
+    const bool attributes = what(value).like != Like::kMapping;
+    if (attributes && holds(name, value)) return slot_value(name.slot, value.i);
+    if (getter = attributes ? function_of(name.getters, class_of(value)) : -1; getter >= 0) return {};
   } else if (value.tag == Tag::kObject) {
     const auto& attributes = code_.objects[static_cast<size_t>(value.i)].attributes;
     const auto found = attributes.find(number);
-    if (found != attributes.end()) return found->second;
+    if (found != attributes.end() && found->second.tag != Tag::kUnset) return found->second;
   }
   raise("AttributeError", (value.tag == Tag::kNone ? "None" : text(value)) + " has no attribute '" + name.text + "'");
 }
@@ -304,13 +360,9 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
     return exact(left) == exact(right);
   }
   if (left.tag == Tag::kText && right.tag == Tag::kText) return equal_texts(left, right);
-  const auto opaque = [](const Value& value) { return value.tag == Tag::kRow || value.tag == Tag::kNode || value.tag == Tag::kIter; };
+  const auto opaque = [](const Value& value) { return value.tag == Tag::kRow || value.tag == Tag::kIter; };
   if (opaque(left) && opaque(right)) raise("TypeError", std::string("== between ") + name_of(left.tag) + " and " + name_of(right.tag));
-  const auto sequence = [&](const Value& each) {
-    return each.tag == Tag::kList || each.tag == Tag::kTuple || each.tag == Tag::kPart ||
-           (each.tag == Tag::kObject && code_.objects[static_cast<size_t>(each.i)].like != Tag::kObject);
-  };
-  if (sequence(left) && sequence(right)) {
+  if (is_sequence(left) && is_sequence(right)) {
     const int64_t count = length(left);
     if (count != length(right)) return false;
     for (int64_t i = 0; i < count; ++i) {
@@ -318,11 +370,24 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
     }
     return true;
   }
+  const auto decides = [&](const Value& value, const Value& other) {
+    if (value.tag != Tag::kNode) return false;
+    const Equality equality = what(value).equality;
+    return equality == Equality::kUnknown || (equality == Equality::kAmongNodes && other.tag == Tag::kNode);
+  };
+  if (decides(left, right) || decides(right, left)) raise("TypeError", "== of a node whose class compares more than identity");
   if (mapping(left) && mapping(right) && !left.same(right)) raise("TypeError", "== between dicts");
   return left.same(right);
 }
 
+// Whether it is compared item by item.
+bool Machine::is_sequence(const Value& value) const {
+  return value.tag == Tag::kList || value.tag == Tag::kTuple || value.tag == Tag::kPart || is_like(value, Like::kTuple) ||
+         (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like != Tag::kObject);
+}
+
 bool Machine::contains(const Value& items, const Value& value) {
+  if (Value found; is_like(items, Like::kMapping)) return find_key(items, value, found);
   if (items.tag == Tag::kText && value.tag == Tag::kText) return characters(items).find(characters(value)) != std::string::npos;
   if (const Object* dict = mapping(items)) return looked_up(*dict, value) != nullptr;
   const int64_t count = length(items);
@@ -348,7 +413,8 @@ bool Machine::identical(const Value& left, const Value& right) const {
   return same;
 }
 
-bool Machine::compare(int32_t op, const Value& left, const Value& right) {
+bool Machine::compare(int32_t op, const Value& left, const Value& right, int32_t depth) {
+  if (depth > 64) raise("RecursionError", "containers nest too deep to compare");
   switch (op) {
     case kEqual: return equal(left, right);
     case kUnequal: return !equal(left, right);
@@ -362,6 +428,14 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right) {
     const int order = characters(left).compare(characters(right));
     return op == kLess ? order < 0 : op == kLessEqual ? order <= 0 : op == kGreater ? order > 0 : order >= 0;
   }
+  if (is_sequence(left) && is_sequence(right) && is_instance(left, 1 << static_cast<int32_t>(Tag::kTuple), ~0) == is_instance(right, 1 << static_cast<int32_t>(Tag::kTuple), ~0)) {
+    const int64_t count = length(left), others = length(right);
+    for (int64_t i = 0; i < std::min(count, others); ++i) {
+      const Value a = item_at(left, i), b = item_at(right, i);
+      if (!equal(a, b)) return compare(op, a, b, depth + 1);
+    }
+    return compare(op, Value::integer(count), Value::integer(others));
+  }
   if (!left.is_number() || !right.is_number()) raise("TypeError", std::string("an order between ") + name_of(left.tag) + " and " + name_of(right.tag));
   const auto decide = [op](auto a, auto b) { return op == kLess ? a < b : op == kLessEqual ? a <= b : op == kGreater ? a > b : a >= b; };
   return left.is_integer() && right.is_integer() ? decide(left.i, right.i) : decide(exact(left), exact(right));
@@ -371,7 +445,7 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right) {
 
 Value Machine::iterator(const Value& value) {
   if (value.tag == Tag::kIter) return value;
-  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kNode || mapping(value)) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
+  if (value.tag == Tag::kRow || value.tag == Tag::kText || mapping(value) || (value.tag == Tag::kNode && !is_like(value, Like::kTuple))) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
   (void)length(value);
   return iterate(Walk::kItems, 0, std::initializer_list<Value>{value});
 }
@@ -425,10 +499,7 @@ Items Machine::items_of(const Value& value) {
 }
 
 bool Machine::is_instance(const Value& value, int32_t tags, int32_t classes) {
-  if (value.tag == Tag::kNode) {
-    const int64_t kind = code_.kind_slot < 0 ? 0 : slot_value(code_.kind_slot, value.i).i;
-    return kind >= 0 && kind < 31 && (classes >> kind & 1) != 0;
-  }
+  if (value.tag == Tag::kNode) return among(class_of(value), classes);
   Tag tag = value.tag;
   if (tag == Tag::kPart) tag = code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts ? Tag::kTuple : Tag::kList;
   if (tag == Tag::kObject) tag = code_.objects[static_cast<size_t>(value.i)].like;

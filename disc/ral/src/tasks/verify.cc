@@ -29,14 +29,21 @@ class Verifier {
       if (each.like != Tag::kObject && each.like != Tag::kList && each.like != Tag::kTuple) return "an object of no kind";
       if (!std::all_of(each.items.begin(), each.items.end(), good) || !std::all_of(each.bound.begin(), each.bound.end(), good)) return "an object of nothing";
       for (const auto& [name, held] : each.attributes) {
-        if (!in(name, code_.names) || !value(held)) return "an attribute of nothing";
+        if (!in(name, code_.names) || !(held.tag == Tag::kUnset || value(held))) return "an attribute of nothing";
       }
       if (each.function >= 0 && !in(each.function, code_.functions)) return "an object of no function";
     }
     for (const Name& each : code_.names) {
-      if ((each.slot >= 0 && (!in(each.slot, code_.slots) || code_.slots[static_cast<size_t>(each.slot)].domain != 1)) ||
-          (each.getter >= 0 && (!in(each.getter, code_.functions) || code_.functions[static_cast<size_t>(each.getter)].parameters != 1)))
+      const auto getter = [&](const auto& own) { return in(own.first, code_.functions) && code_.functions[static_cast<size_t>(own.first)].parameters == 1; };
+      const auto method = [&](const auto& own) { return in(own.first, code_.functions); };
+      if ((each.slot >= 0 && !of_nodes(each.slot)) ||
+          (each.presence >= 0 && (!of_nodes(each.presence) || code_.slots[static_cast<size_t>(each.presence)].kind != SlotKind::kTruth)) ||
+          !std::all_of(each.getters.begin(), each.getters.end(), getter) || !std::all_of(each.methods.begin(), each.methods.end(), method))
         return "the attribute '" + each.text + "' of nothing";
+    }
+    for (const NodeClass& each : code_.node_classes) {
+      if (each.like < Like::kObject || each.like > Like::kMapping || each.equality < Equality::kIdentity || each.equality > Equality::kUnknown || !std::all_of(each.parts.begin(), each.parts.end(), [&](int32_t part) { return of_nodes(part); }))
+        return "a class of nodes of no kind";
     }
     for (const auto& [row_class, bytes] : code_.rows) {
       if (!in(row_class, code_.classes) || static_cast<int64_t>(bytes.size()) != code_.classes[static_cast<size_t>(row_class)].bytes) return "a constant row of no class";
@@ -57,6 +64,8 @@ class Verifier {
   }
 
  private:
+  bool of_nodes(int32_t slot) const { return in(slot, code_.slots) && code_.slots[static_cast<size_t>(slot)].domain == 1; }
+
   bool value(const Value& each) const {
     switch (each.tag) {
       case Tag::kNone:
