@@ -1,6 +1,6 @@
 """Decompositions of resampling without aliasing: each element is a weighted mean of a window whose width grows as the image shrinks.
 
-Dim by dim, the last one first. Shapes stay symbolic.
+Dim by dim, the last one first, as eager does; but last where the other one shrinks, as its elements are gathered. Shapes stay symbolic.
 """
 
 from __future__ import annotations
@@ -123,14 +123,15 @@ def _resampled(x: Tensor, dim: int, count: int, align_corners: bool, scale: floa
     center = (torch.arange(count).to(x.dtype) + 0.5) * ratio
     first = (center - kernel.reach * widened + 0.5).to(torch.int64).clamp(min=0)
     end = (center + kernel.reach * widened + 0.5).to(torch.int64).clamp(max=size)
-    index = first.unsqueeze(-1) + torch.arange(_taps(size, count, align_corners, scale, kernel.reach))
-    inside = index < end.unsqueeze(-1)
-    weight = torch.where(inside, kernel.weight((index.to(x.dtype) - center.unsqueeze(-1) + 0.5) / widened), 0.0)
-    total = weight.sum(-1, keepdim=True)
+    # [taps, count]: neighbors are elements of the result, and none has a sum of lanes
+    index = first + torch.arange(_taps(size, count, align_corners, scale, kernel.reach)).unsqueeze(-1)
+    inside = index < end
+    weight = torch.where(inside, kernel.weight((index.to(x.dtype) - center + 0.5) / widened), 0.0)
+    total = weight.sum(0)
     weight = weight / torch.where(total == 0, 1.0, total)
     values = x.index_select(dim, index.clamp(max=size - 1).flatten()).unflatten(dim, index.shape)
     shape = [*index.shape, *[1] * (-dim - 1)]
-    return torch.where(inside.reshape(shape), values * weight.reshape(shape), 0.0).sum(dim)
+    return torch.where(inside.reshape(shape), values * weight.reshape(shape), 0.0).sum(dim - 1)
 
 
 def _without_aliasing(kernel: Filter) -> Decomposition:
@@ -139,8 +140,10 @@ def _without_aliasing(kernel: Filter) -> Decomposition:
     ) -> Tensor:
         if x.dtype not in (torch.float32, torch.float64):
             return NotImplemented  # eager computes bytes in a fixed-point arithmetic that depends on the CPU, and has no 16-bit floats
-        result = x
-        for dim, count, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
+        result, along = x, [(-1, output_size[1], scales_w), (-2, output_size[0], scales_h)]
+        if statically_known_true(output_size[0] < x.shape[-2]):
+            along.reverse()
+        for dim, count, scale in along:
             result = _resampled(result, dim, count, align_corners, scale, kernel)
         return result
 

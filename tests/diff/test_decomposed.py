@@ -58,10 +58,14 @@ def test_places_of_extremes_of_windows(kind: type[torch.nn.Module]) -> None:
 
 
 class Resampled(torch.nn.Module):
-    """Without aliasing, to a size; `wanted` has it."""
+    """Without aliasing, to a size; `wanted` has it. Also of an image of a fixed size, which shrinks along one dim."""
 
     def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> Pools:
-        return F.interpolate(x, wanted.shape, mode="bilinear", antialias=True), F.interpolate(x, (3, 5), mode="lanczos", antialias=True)
+        image = torch.arange(77.0).reshape(1, 1, 7, 11).sin() + wanted.sum()
+        return (
+            F.interpolate(x, wanted.shape, mode="bilinear", antialias=True), F.interpolate(x, (3, 5), mode="lanczos", antialias=True),
+            F.interpolate(image, (3, 13), mode="bilinear", antialias=True), F.interpolate(image, (9, 4), mode="bicubic", antialias=True),
+        )  # fmt: skip
 
 
 class ResampledCubic(torch.nn.Module):
