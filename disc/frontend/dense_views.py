@@ -3,6 +3,7 @@
 PyTorch makes a view dim by dim and compares sizes on the way: of an example of 4 x 8, `x.view(-1, 2, 4)` gets the sizes (s0, 2, s1 // 2),
 which are right where s1 is 8 alone; and `4 * s0 * s1 // (2 * s1)`, which is 2 * s0, decides about strides. A tensor that is dense and
 row-major has a view of any sizes of as many elements, and any other is copied to one where PyTorch does not see that it has the view.
+A spectrum is made with its sizes: PyTorch gives a tensor other sizes, which compares them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 
 import sympy
 import torch
+import torch._meta_registrations
 import torch._prims_common as utils
 import torch._refs
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch._subclasses.fake_impls import _compute_stride
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint
 
 from disc.frontend.python_kernels import python_kernels
+from disc.frontend.replaced import replaced
 from disc.frontend.symbols import to_size
 
 aten = torch.ops.aten
@@ -37,12 +40,20 @@ def dense_views() -> Iterator[None]:
         made = _view(a, utils.extract_shape_from_varargs(shape, validate=False))  # pyright: ignore[reportArgumentType]
         return original(a, *shape, allow_copy=allow_copy) if made is None else made  # pyright: ignore[reportArgumentType]
 
-    torch._refs._reshape_view_helper = view  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        with python_kernels({(RESHAPE, DispatchKey.CompositeImplicitAutograd): _reshape}):
-            yield
-    finally:
-        torch._refs._reshape_view_helper = original
+    own = {(torch._refs, "_reshape_view_helper"): view, (torch._meta_registrations, "_exec_fft"): _spectrum}
+    with replaced(own), python_kernels({(RESHAPE, DispatchKey.CompositeImplicitAutograd): _reshape}):
+        yield
+
+
+def _spectrum(out: Tensor, x: Tensor, sizes: Sequence[SymbolicSize], dims: Sequence[int], *, forward: bool) -> Tensor:
+    """A Fourier transform's result, laid out as MKL's: the transformed dims innermost, in their order, the others in that of `x`."""
+    others = sorted((dim for dim in range(x.dim()) if dim not in dims), key=lambda dim: x.stride(dim), reverse=True)
+    strides: list[SymbolicSize] = [0] * x.dim()
+    elements: SymbolicSize = 1
+    for dim in reversed([*others, *dims]):
+        strides[dim] = elements
+        elements *= sizes[dim]
+    return out.new_empty_strided(sizes, strides)  # pyright: ignore[reportArgumentType]
 
 
 def _view(a: Tensor, shape: Sequence[SymbolicSize]) -> Tensor | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from disc.frontend import dynamo
 from disc.ral.executable import Executable
 
 fft = torch.fft
-SIZES = ((3, 8), (2, 5), (1, 2), (9, 101), (17, 16), (2, 1009), (0, 4), (33, 3))
+SIZES = ((3, 8), (2, 5), (1, 2), (9, 101), (17, 17), (2, 1009), (0, 4), (33, 3))
 TOLERANCE = {torch.float32: 5e-6, torch.float64: 1e-13}
 
 
@@ -23,8 +25,8 @@ def numbers(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(sizes, dtype=dtype, generator=torch.Generator().manual_seed(sum(sizes)))
 
 
-def run(executable: Executable, x: torch.Tensor) -> Any:
-    return executable(x)
+def run(executable: Executable, *inputs: torch.Tensor) -> Any:
+    return executable(*inputs)
 
 
 def of_complex(z: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -71,6 +73,49 @@ def test_long_lines_and_few() -> None:
     assert run(executable, torch.zeros(0, 16, dtype=torch.complex64)).shape == (0, 16)
     with pytest.raises(ShapeConstraintError, match="no elements"):
         executable(torch.zeros(3, 0, dtype=torch.complex64))
+
+
+# Lengths and counts of lines for each way: side by side, also in memory, with a last group that is not full; alone; in two steps, with factors
+# that are as many as lanes, less, and more.
+LENGTHS = (1, 2, 3, 9, 16, 31, 64, 65, 120, 500, 1009, 1155, 4096, 9000)
+OUTER_AND_INNER = ((1, 1), (3, 1), (8, 1), (9, 1), (1, 3), (3, 2), (1, 8), (2, 9), (1, 21))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_lines_anywhere(dtype: torch.dtype) -> None:
+    """Along a dim between others; the imaginary parts of the spectrum's ends, which a real line has not, are ignored."""
+
+    def both(z: torch.Tensor, x: torch.Tensor, half: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return fft.fft(z, dim=1), fft.ifft(z, dim=1, norm="ortho"), fft.rfft(x, dim=1), fft.irfft(half, n=x.shape[1], dim=1)
+
+    def given(outer: int, length: int, inner: int) -> tuple[torch.Tensor, ...]:
+        z = numbers(outer, length, inner, dtype=dtype.to_complex())
+        return z, numbers(outer, length, inner, dtype=dtype), z[:, : length // 2 + 1].clone()
+
+    executable = disc.compile(Wrapped(both).eval(), given(2, 8, 3))
+    for length in LENGTHS:
+        for outer, inner in OUTER_AND_INNER:
+            if length * outer * inner > 40000:
+                continue
+            inputs = given(outer, length, inner)
+            for place, (ours, theirs) in enumerate(zip(run(executable, *inputs), both(*inputs), strict=True)):
+                scale = max(float(theirs.abs().max()), 1.0)
+                torch.testing.assert_close(
+                    ours,
+                    theirs,
+                    rtol=0,
+                    atol=TOLERANCE[dtype] * scale,
+                    msg=lambda text, where=(place, outer, length, inner): f"{where}: {text}",
+                )
+
+
+def test_plans_are_shared_by_threads() -> None:
+    """Two calls at once find the plan of a length, or make one each; a length that takes the place of another is transformed as before."""
+    executable = disc.compile(Wrapped(lambda z: fft.fft(z)).eval(), (numbers(3, 8, dtype=torch.complex64),))
+    inputs = [numbers(1 + n % 3, 240 + n % 7, dtype=torch.complex64) for n in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        for ours, z in zip(pool.map(partial(run, executable), inputs), inputs, strict=True):
+            torch.testing.assert_close(ours, fft.fft(z), rtol=0, atol=1e-4)
 
 
 def spectral_layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
