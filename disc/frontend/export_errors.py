@@ -113,6 +113,8 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if is_violated(error):
         notes = "".join(f"\n{note}{LOOPS}" for note in getattr(error, "__notes__", ()))
         return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}{notes}")
+    if isinstance(error, AssertionError) and str(error).startswith("Expected derived min value"):
+        return ShapeConstraintError(f"dynamic_shapes has a dim that may be negative: {shortened(error)}")
     own = refuses()
     if own is not None:
         return ExportError(f"the model does not accept the example inputs: {_said(own)}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sympy
 import torch
@@ -30,6 +31,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.functions import Mod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
@@ -89,7 +91,7 @@ from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import Size, shape_environment, to_size
 from disc.frontend.tracing_lock import alone
 from disc.frontend.vmap_results import make_numbers_tensors, moved_results
-from disc.frontend.widening import Key, Need, Widening, dynamic_dims
+from disc.frontend.widening import Key, Need, Widening, computed_of, dynamic_dims, is_derived, root_of
 from disc.ir.dialect import make_context
 
 aten = torch.ops.aten
@@ -652,7 +654,7 @@ class _DeclaredDim:
     size: object
     least: int | None
     most: int | None
-    called: str | None
+    called: Dim | None
 
 
 def _declared_dims(program: ExportedProgram, shapes: Mapping[str, object]) -> list[_DeclaredDim] | None:
@@ -669,7 +671,9 @@ def _declared_dims(program: ExportedProgram, shapes: Mapping[str, object]) -> li
             size = value.shape[dim] if isinstance(value, torch.Tensor) else None
             most = getattr(declared, "max", None)
             most = None if most is None or most >= int_oo else int(most)
-            found.append(_DeclaredDim(name, dim, size, getattr(declared, "min", None), most, getattr(declared, "__name__", None)))
+            found.append(
+                _DeclaredDim(name, dim, size, getattr(declared, "min", None), most, declared if isinstance(declared, Dim) else None)
+            )
     return found
 
 
@@ -683,13 +687,32 @@ def _record(program: ExportedProgram, widening: Widening, recorded: Sequence[Fou
         Decision(relation(">=", size, each.least), f"its range begins at {each.least}") for each, size in sized if each.least is not None
     ]
     if widening.unnamed:  # of named dims PyTorch says the rest
-        named: dict[str, Size] = {}
         for each, size in sized:
             if each.most is not None:
                 declared.append(Decision(relation("<=", size, each.most), f"its range ends at {each.most}"))
-            if each.called is not None and named.setdefault(each.called, size) != size:
-                declared.append(Decision(relation("==", size, named[each.called]), f"both are {each.called}"))
+        declared += _relations([(each.called, size) for each, size in sized if each.called is not None])
     program.graph_module.meta[RECORDED] = [*recorded, *declared]
+
+
+def _remainder(size: Any, factor: int) -> Any:
+    return Mod(size, factor)
+
+
+def _relations(named: Sequence[tuple[Dim, Size]]) -> Iterator[Decision]:
+    """That dims of one name have one size, and those that are computed of it, `4 * h + 1`, theirs."""
+    first: dict[str, tuple[Dim, int, Size]] = {}  # of each name: the dim, its factor, its size but for what is added
+    for dim, size in sorted(named, key=lambda each: is_derived(each[0])):
+        offset = computed_of(dim, 0)
+        factor = computed_of(dim, 1) - offset
+        name = root_of(dim).__name__
+        if name not in first:
+            first[name] = dim, factor, size - offset
+            if factor != 1:
+                yield Decision(relation("==", _remainder(size - offset, factor), 0), f"it is {dim.__name__}")
+            continue
+        other, other_factor, multiple = first[name]
+        text = f"both are {dim.__name__}" if dim.__name__ == other.__name__ else f"they are {dim.__name__} and {other.__name__}"
+        yield Decision(relation("==", other_factor * (size - offset), factor * multiple), text)
 
 
 def _is_int(value: object) -> bool:

@@ -51,8 +51,12 @@ class Widening:
         self.unnamed = False  # PyTorch is asked for dims that are dynamic, without the names and ranges that were given
         self._large: dict[int, list[Key]] = {}  # the other dynamic dims, by their size
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
-        self._names: list[Dim] = []  # dims that were asked for by name
+        self._named: dict[Key, Dim] = {}  # dims that were asked for by name
         self._mapped(self._collect)
+        roots = {dim.__name__: key for key, dim in self._named.items() if key in self.sizes and not is_derived(dim)}
+        # Dims that are computed of widened ones, as `4 * Dim("h")`: of which, and how.
+        computed = {key: root_of(dim) for key, dim in self._named.items() if is_derived(dim)}
+        self._computed = {key: (roots[root.__name__], self._named[key]) for key, root in computed.items() if root.__name__ in roots}
         self._taken = [dict(self.sizes)]
 
     @property
@@ -70,8 +74,8 @@ class Widening:
 
     def forget_names(self) -> bool:
         """From now on PyTorch is asked for dims without names: it refuses a name for each condition that it cannot prove of the whole
-        range, also for those that concern sizes of 1 alone. False: this was done before, or some sizes are multiples of named ones."""
-        if self.unnamed or not self._names or any(hasattr(each, "root") for each in self._names):
+        range, also for those that concern sizes of 1 alone. False: this was done before."""
+        if self.unnamed or not self._named:
             return False
         self.unnamed = True
         return True
@@ -136,15 +140,17 @@ class Widening:
             if size is not Dim.AUTO:
                 self._given.add(key)
             if isinstance(size, Dim):
-                self._names.append(size)
+                self._named[key] = size
         return tensor
 
     def _widened(self, tensor: torch.Tensor, kept: Collection[Key]) -> torch.Tensor:
         result = tensor
         for dim in range(tensor.dim()):
             key = (id(tensor), dim)
-            if key in self.sizes and key not in kept:
-                result = _resized(result, dim, self.sizes[key])
+            source, computed = self._computed.get(key, (key, None))
+            if source in self.sizes and source not in kept:
+                size = self.sizes[source]
+                result = _resized(result, dim, size if computed is None else computed_of(computed, size))
             if key in self._grown:
                 result = result.repeat_interleave(self._times, dim)
         return result
@@ -167,10 +173,26 @@ def dynamic_dims(spec: object) -> dict[int, object]:
     return {dim: size for dim, size in entries if size is not None and size is not Dim.STATIC and not isinstance(size, int)}
 
 
+def is_derived(dim: Dim) -> bool:
+    """Whether it is computed of another one, `4 * Dim("h") + 1`."""
+    return hasattr(dim, "root")
+
+
+def root_of(dim: Any) -> Dim:
+    """Of which it is computed; of others themselves."""
+    return dim.root if is_derived(dim) else dim
+
+
+def computed_of(dim: Any, root: int) -> int:
+    """Its size where its root has this one."""
+    return int(dim.fn(root)) if is_derived(dim) else root
+
+
 def _resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    if tensor.shape[dim] == 0:
-        return tensor.new_zeros([size if i == dim else have for i, have in enumerate(tensor.shape)])
-    return tensor.repeat_interleave(size, dim)
+    have = tensor.shape[dim]
+    if have == 0:
+        return tensor.new_zeros([size if i == dim else other for i, other in enumerate(tensor.shape)])
+    return tensor.index_select(dim, torch.arange(size, device=tensor.device) % have)
 
 
 def _map_values(value: object, spec: object, function: LeafMap) -> object:

@@ -14,6 +14,7 @@ from torch.export import Dim
 
 import disc
 from disc.errors import DiscWarning, ShapeConstraintError
+from disc.frontend.widening import Widening
 
 OPTIONS = disc.Options(cache=False, threads=1)
 HERE = r"test_needed_sizes.py:\d+"
@@ -140,6 +141,34 @@ def test_named_dims_of_which_pytorch_cannot_prove_all() -> None:
         executable(T(8, 3), T(9, 2))
     with pytest.raises(ShapeConstraintError, match="must be at most 64"):
         executable(T(65, 3), T(65, 2))
+
+
+def test_dims_computed_of_a_named_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch cannot prove all of them either, and where an example of 1 is widened, and what is computed of it with it."""
+    rows = Dim("rows", max=64)
+    executable = disc.compile(Calls(_in_chunks), (T(13, 3), T(4, 2)), (({0: 3 * rows + 1}, {0: rows}),), options=OPTIONS)
+    for count in (1, 3, 4, 5, 8, 13, 64):
+        x, y = T(3 * count + 1, 3), T(count, 2)
+        torch.testing.assert_close(torch.as_tensor(executable(x, y)), _in_chunks(x, y))
+    for wrong, words in (((14, 4), r"must equal S1 \* 3 \+ 1"), ((196, 65), "must be at most 193")):
+        with pytest.raises(ShapeConstraintError, match=words):
+            executable(T(wrong[0], 3), T(wrong[1], 2))
+
+    def shifted(x: Tensor, y: Tensor) -> Tensor:
+        return F.pad(x[1:] + y, (0, 0, 1, 0)) * x
+
+    executable = disc.compile(Calls(shifted), (T(2, 3), T(1, 3)), (({0: rows + 1}, {0: rows}),), options=OPTIONS)
+    for count in (1, 0, 4):
+        x, y = T(count + 1, 3), T(count, 3)
+        torch.testing.assert_close(torch.as_tensor(executable(x, y)), shifted(x, y))
+    with pytest.raises(ShapeConstraintError, match=r"dynamic_shapes has a dim that may be negative: .*3\*rows - 2"):
+        disc.compile(Calls(shifted), (T(2, 3), T(1, 3)), (({0: 3 * rows - 2}, None),), options=OPTIONS)
+    monkeypatch.setattr(Widening, "unnamed", property(lambda _: True, lambda *_: None), raising=False)
+    executable = disc.compile(Calls(lambda x, y: x.sum() * y), (T(10, 3), T(6, 2)), (({0: 3 * rows + 1}, {0: 2 * rows}),), options=OPTIONS)
+    assert torch.as_tensor(executable(T(7, 3), T(4, 2))).shape == (4, 2)
+    for wrong in ((8, 4), (7, 6), (10, 4), (196, 130)):
+        with pytest.raises(ShapeConstraintError):
+            executable(T(wrong[0], 3), T(wrong[1], 2))
 
 
 def test_a_loop_over_a_dim_that_was_asked_for_is_named() -> None:
