@@ -26,15 +26,15 @@ KINDS = ("integer", "truth", "real", "node", "optional", "items", "parts", "tens
 INTEGER, TRUTH, REAL, NODE, OPTIONAL, ITEMS, PARTS, TENSOR, NOTHING, CHOICE = KINDS
 DTYPES = {INTEGER: "i64", TRUTH: "i1", REAL: "f64", NODE: "i64", OPTIONAL: "i64", ITEMS: "i64", CHOICE: "i64"}
 OTHER = -2  # of a slot of choices: a text that is none of them
-TAGS = ("unset", "none", "bool", "int", "float", "text", "row", "list", "tuple", "range", "iter", "node", "part", "object")
+TAGS = ("unset", "none", "bool", "int", "float", "text", "row", "list", "tuple", "range", "iter", "node", "part", "object", "dict")
 BINARY = ("add", "sub", "mult", "div", "floordiv", "mod", "pow")
 COMPARE = ("eq", "noteq", "lt", "lte", "gt", "gte", "is", "isnot", "in", "notin")
 BUILTINS = ("len", "range", "enumerate", "zip", "zip_strict", "reversed", "list", "tuple", "int", "float", "bool", "abs", "min", "max",
             "sum", "any", "all", "sorted_by", "min_by", "max_by", "error")  # fmt: skip
-METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy", "get")
+METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy", "get", "keys", "values", "items", "setdefault")
 READS = ("bool", "float", "int", "item", "tolist")
 TOKENS = ("row", "index", "float", "none", "bool", "int", "text", "object", "list", "tuple")
-OUTPUTS = ("made", "given", "constant", "tuple", "list", "argument")
+OUTPUTS = ("made", "given", "constant", "tuple", "list", "argument", "dict")
 INSTANCES, NODES = 0, 1  # domains
 
 Constant = Sequence[int]  # (tag, number); of a float its bits
@@ -43,7 +43,7 @@ Constant = Sequence[int]  # (tag, number); of a float its bits
 class SlotRecord(TypedDict):
     """name: of its tensor, empty where it has none. domain: of its positions; inner: of a list's elements. table: of a tensor; parts:
     numbers of slots behind this one. tuple: of a list, that it was a tuple of any length. choices: constants, all of them texts or
-    objects."""
+    objects. keys: of results that are dicts, by their parts."""
 
     kind: str
     name: str
@@ -53,6 +53,7 @@ class SlotRecord(TypedDict):
     parts: list[int]
     tuple: bool
     choices: NotRequired[list[list[int]]]
+    keys: NotRequired[list[str]]
 
 
 LIKES = ("object", "tuple", "mapping")
@@ -153,6 +154,9 @@ def _slot(slot: SlotRecord, number: int, slots: Sequence[SlotRecord], record: Sk
         return "of no table"
     if any(not number < part < len(slots) for part in slot["parts"]) or (slot["kind"] == ITEMS and len(slot["parts"]) != 1):
         return "parts that it cannot have"
+    keys = slot.get("keys", [])
+    if keys and (slot["kind"] != PARTS or len(keys) != len(slot["parts"]) or not all(isinstance(each, str) for each in keys)):
+        return "keys that it cannot have"
     choices = slot.get("choices", [])
     if bool(choices) != (slot["kind"] == CHOICE) or any(not _is_choice(each, choices[0], record) for each in choices):
         return "choices that it cannot have"

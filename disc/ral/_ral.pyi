@@ -89,7 +89,7 @@ class Skeleton:
         regions: Sequence[tuple[Any, ...]],
         kinds: Sequence[tuple[Any, ...]],
         slots: Sequence[tuple[int, int, int, int, int, Sequence[int], Sequence[tuple[Any, ...]]]],
-        results: Sequence[tuple[int, int, Sequence[int]]],
+        results: Sequence[tuple[int, int, Sequence[int], Sequence[str]]],
         nodes: Sequence[tuple[int, int, Sequence[int]]],
         head: tuple[int, int, int, int, int],
     ) -> None: ...

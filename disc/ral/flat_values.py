@@ -238,7 +238,8 @@ def results_of(record: SkeletonRecord, arrays: Sequence[Array], count: int, made
         slot = slots[number]
         kind = slot["kind"]
         if kind == PARTS:
-            return tuple(read(part, position) for part in slot["parts"])
+            parts = [read(part, position) for part in slot["parts"]]
+            return dict(zip(slot["keys"], parts, strict=True)) if "keys" in slot else tuple(parts)
         if kind == NOTHING:
             return None
         array = named[number]

@@ -184,7 +184,10 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
         )
         for each in record["slots"]
     ]
-    results = [(KINDS.index(each["kind"]), each["table"] if each["kind"] == TENSOR else 0, each["parts"]) for each in record["results"]]
+    results = [
+        (KINDS.index(each["kind"]), each["table"] if each["kind"] == TENSOR else 0, each["parts"], each.get("keys", []))
+        for each in record["results"]
+    ]
     tables = [(_dtype_number(each["dtype"]), each["dims"], _bytes(each["dtype"], each["dims"])) for each in record["tables"]]
     head = (record["root"], record["result"], record["kind"], len(inputs), record["domains"])
     return _ral.Skeleton(

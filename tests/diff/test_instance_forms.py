@@ -184,6 +184,38 @@ class Beam(Words):
         return best[1], best[2], count, max([each for each in words if each > 15], default=-1), sorted(words) == words
 
 
+class Made(Words):
+    """Dicts that the model makes: counts, a memory, and results."""
+
+    def forward(self, words: list[int]) -> dict[str, Any]:
+        counts: dict[Any, int] = {}
+        for place, word in enumerate(words):
+            for key in (word, float(word), (word % 2, "parity"), word > 9, "last"):
+                counts[key] = counts.get(key, 0) + 1 + (place if key == "last" else 0)
+        known: dict[int, Tensor] = {word: self.words.weight[word] for word in words}
+        known.setdefault(words[0], self.words.weight[0])
+        h = self.words.weight[0] * len(counts)
+        for word, each in known.items():
+            h = self.joined(h, each * counts[word])
+        pair = {"first": h, "score": self.score(h)}
+        return {
+            "h": h,
+            "pair": pair,
+            "count": sum(counts.values()),
+            "pairs": len([each for each in counts if isinstance(each, tuple)]),
+            "some": 3 in known,
+        }
+
+
+class Growing(Words):
+    def forward(self, words: list[int]) -> Any:
+        known = {words[0]: self.words.weight[words[0]]}
+        for word in known:
+            if len(words) > 1:
+                known[words[1]] = self.joined(known[word], known[word])
+        return known.keys() if len(words) > 2 else known[words[-1]]
+
+
 def words(draw: random.Random) -> list[int]:
     return [draw.randrange(20) for _ in range(draw.randrange(1, 5))]
 
@@ -195,12 +227,16 @@ PROGRAMS: dict[str, tuple[type[Words], Callable[[random.Random], Any]]] = {
     "match": (Matching, expression),
     "forms": (Forms, forms),
     "beam": (Beam, words),
+    "made": (Made, words),
 }
 
 
 def same(found: Any, expected: Any) -> None:
     if isinstance(expected, Tensor):
         torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-4)
+    elif isinstance(expected, dict):
+        assert type(found) is dict and [*found] == [*expected]
+        same([*found.values()], [*expected.values()])
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
@@ -260,6 +296,19 @@ def test_another_method_of_one_node() -> None:
     instances[2].below = lambda: [Leaf(1), Leaf(2)]
     with torch.no_grad():
         same(model.batch(instances), [module(each) for each in instances])
+
+
+def test_dicts_that_grow_while_they_are_read() -> None:
+    """Python's error, and Python's views."""
+    module = Growing().eval()
+    model: Any = disc.batched(module, options=OPTIONS)
+    for _ in range(4):
+        with torch.no_grad():
+            same(model.batch([[3, 3], [4, 4]]), [module([3, 3]), module([4, 4])])
+        with pytest.raises(InstanceError, match="dictionary changed size during iteration"):
+            model.batch([[3, 3], [4, 5]])
+        assert [*model.batch([[3, 3], [4, 4, 4]])[1]] == [4]
+    assert model.stats()["interpreted"], model.explain()
 
 
 class Equal(Words):

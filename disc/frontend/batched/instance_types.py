@@ -109,6 +109,8 @@ class Slots:
             record["parts"] = [
                 self.found(part, _part_name(name, place, results), domain, results=results) for place, part in enumerate(parts)
             ]
+        elif results and kinds == {dict} and given[0]:
+            self._keyed(record, given, name)
         elif kinds in ({list}, {tuple}):
             self._items(record, given, name, results)
         elif (
@@ -168,6 +170,17 @@ class Slots:
             raise NotSkeletal(f"{name} is a tensor of several shapes or dtypes ({', '.join(sorted(map(str, classes)))})")
         self._fill(record, TENSOR, name)
         record["table"] = self._table(classes.pop())
+
+    def _keyed(self, record: SlotRecord, given: Sequence[dict[Any, Any]], name: str) -> None:
+        """Results that are dicts of the same texts."""
+        keys = list(given[0])
+        if any(list(each) != keys for each in given) or not all(type(key) is str for key in keys):
+            raise NotSkeletal(f"{name} is a dict of other keys each time, or of keys that are no texts, which tensors cannot say")
+        record["kind"], record["keys"] = PARTS, keys
+        names = [key if name == "output" else f"{name}.{key}" for key in keys]
+        record["parts"] = [
+            self.found([each[key] for each in given], own, record["domain"], results=True) for key, own in zip(keys, names, strict=True)
+        ]
 
     def _items(self, record: SlotRecord, given: Sequence[Sequence[Any]], name: str, results: bool) -> None:
         self._fill(record, ITEMS, f"{name}.offsets")

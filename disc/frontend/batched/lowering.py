@@ -26,7 +26,7 @@ _ORDERED = {"_disc_sorted": "sorted_by", "_disc_least": "min_by", "_disc_greates
 _MATCHED = {"_disc_mapping": dict, "_disc_sequence": (list, tuple, range)}
 _MASKS: dict[object, int] = {bool: 1 << TAGS.index("bool"), int: 1 << TAGS.index("int") | 1 << TAGS.index("bool"),
                              float: 1 << TAGS.index("float"), str: 1 << TAGS.index("text"), list: 1 << TAGS.index("list"),
-                             tuple: 1 << TAGS.index("tuple"), range: 1 << TAGS.index("range"),
+                             tuple: 1 << TAGS.index("tuple"), range: 1 << TAGS.index("range"), dict: 1 << TAGS.index("dict"),
                              type(None): 1 << TAGS.index("none")}  # fmt: skip
 
 
@@ -367,6 +367,12 @@ class FunctionCode(Instructions):
 
     def _tuple_value(self, node: ast.Tuple, register: int) -> None:
         self._display("tuple", node.elts, register)
+
+    def _dict_value(self, node: ast.Dict, register: int) -> None:
+        if None in node.keys:
+            raise self.refused("a dict with the items of another")
+        values = [self._value(part) for pair in zip(node.keys, node.values, strict=True) for part in pair if part is not None]
+        self.op("dict", register, len(values), *values)
 
     def _display(self, op: str, parts: Sequence[ast.expr], register: int) -> None:
         if not any(isinstance(each, ast.Starred) for each in parts):

@@ -211,8 +211,20 @@ class Skeleton:
         if isinstance(node, ast.Tuple | ast.List):
             parts = [part for each in node.elts for part in self._output(each, environment, kind)]
             return [number("tuple" if isinstance(node, ast.Tuple) else "list"), len(node.elts), *parts]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":  # dict(zip(keys, (parts)))
+            keys, parts = cast("ast.Call", node.args[0]).args
+            texts = cast("tuple[object, ...]", environment[cast("ast.Name", keys).id])
+            made = [number("dict"), len(texts)]
+            for key, part in zip(texts, cast("ast.Tuple", parts).elts, strict=True):
+                if not isinstance(key, str):
+                    break
+                made += [self.constants.place(self.constants.number(key)), *self._output(part, environment, kind)]
+            else:
+                return made
         where = f"{kind.region.file}:{kind.region.line}"
-        raise NotSkeletal(f"{where}: tensor code there makes a dict or a record: return tuples or lists of tensors")
+        raise NotSkeletal(
+            f"{where}: tensor code there makes a record, or a dict of keys that are no texts: return tuples or lists of tensors"
+        )
 
     # --- what it is -------------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ bool ResultObjects::take(const Value& value, int depth) {
       const tasks::Items& items = machine_.list_items(value);
       return depth < kNested && std::all_of(items.begin(), items.end(), [&](const Value& each) { return take(each, depth + 1); });
     }
+    case Tag::kDict: {
+      const tasks::Dict& dict = machine_.dict(value);
+      const auto each = [&](const Value& part) { return take(part, depth + 1); };
+      return depth < kNested && std::all_of(dict.keys.begin(), dict.keys.end(), each) && std::all_of(dict.values.begin(), dict.values.end(), each);
+    }
     default: return false;  // ranges, iterators, and lists that instances hold
   }
 }
@@ -90,6 +95,13 @@ nb::object ResultObjects::make(const Value& value) {
     case Tag::kNode: return flat_.nodes[static_cast<size_t>(value.i)];
     case Tag::kObject: return objects_[static_cast<size_t>(value.i)];
     case Tag::kRow: return tensor(value.i);
+    case Tag::kDict: {
+      if (const auto found = dicts_.find(value.i); found != dicts_.end()) return found->second;
+      const tasks::Dict& dict = machine_.dict(value);
+      nb::dict made;
+      for (size_t i = 0; i < dict.keys.size(); ++i) made[make(dict.keys[i])] = make(dict.values[i]);
+      return dicts_[value.i] = made;
+    }
     case Tag::kList:
     case Tag::kTuple: break;
     default: return nb::none();

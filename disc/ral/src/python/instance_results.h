@@ -44,6 +44,7 @@ class ResultObjects {
   std::vector<int64_t> fetched_place_;        // of each row among those of its class that are fetched; -1: it is not
   std::vector<bool> handed_;                  // of each row whether a result has its tensor
   std::unordered_map<int64_t, nb::object> lists_;
+  std::unordered_map<int64_t, nb::object> dicts_;
 };
 
 }  // namespace ral::python

@@ -48,7 +48,7 @@ using Rows = std::vector<std::pair<int32_t, nb::bytes>>;
 using Regions = std::vector<std::tuple<std::string, std::string, Ints, Ints>>;
 using Kinds = std::vector<std::tuple<int32_t, std::vector<int64_t>, int32_t, Ints, Ints, Ints, int32_t, double, Ints>>;
 using Slots = std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, Ints, std::vector<Constant>>>;
-using Results = std::vector<std::tuple<int32_t, int32_t, Ints>>;
+using Results = std::vector<std::tuple<int32_t, int32_t, Ints, std::vector<std::string>>>;
 
 tasks::Value value_of(const Constant& constant) {
   const auto& [tag, number] = constant;
@@ -122,7 +122,7 @@ class Skeleton {
       code_.slots.push_back({static_cast<SlotKind>(kind), array, domain, inner, row_class, parts, {}});
       for (const Constant& each : choices) code_.slots.back().choices.push_back(value_of(each));
     }
-    for (const auto& [kind, row_class, parts] : results) code_.results.push_back({static_cast<SlotKind>(kind), row_class, parts});
+    for (const auto& [kind, row_class, parts, keys] : results) code_.results.push_back({static_cast<SlotKind>(kind), row_class, parts, keys});
     for (const auto& [like, equality, parts] : nodes)
       code_.node_classes.push_back({static_cast<tasks::Like>(like), static_cast<tasks::Equality>(equality), parts});
     std::tie(code_.root, code_.result, code_.kind_slot, code_.arrays, code_.domains) = head;

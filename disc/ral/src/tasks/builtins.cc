@@ -133,10 +133,34 @@ Value Machine::builtin(int32_t which, const Items& given) {
 }
 
 Value Machine::method(int32_t which, const Value& value, const Items& given) {
-  const Object* dict = mapping(value);
-  if (which == kGet && dict && (given.size() == 1 || given.size() == 2)) {
-    const Value* found = looked_up(*dict, given[0]);
+  const Object* known = mapping(value);
+  if (which == kGet && known && (given.size() == 1 || given.size() == 2)) {
+    const Value* found = looked_up(*known, given[0]);
     return found ? *found : given.size() > 1 ? given[1] : Value::none();
+  }
+  if (value.tag == Tag::kDict && (which >= kKeys || which == kGet || which == kCopy)) {
+    const size_t count = given.size();
+    const bool asks = which == kGet || which == kSetDefault;
+    if (asks ? count < 1 || count > 2 : count != 0) raise("TypeError", "a call with " + std::to_string(count) + " arguments");
+    if (asks) {
+      if (const Value* found = entry(value, given[0])) return *found;
+      const Value otherwise = count > 1 ? given[1] : Value::none();
+      if (which == kSetDefault) put_entry(value, given[0], otherwise);
+      return otherwise;
+    }
+    if (which == kCopy) {
+      dicts_.push_back(dict(value));
+      return Value::of(Tag::kDict, static_cast<int64_t>(dicts_.size()) - 1);
+    }
+    const Value items = list(Tag::kList, which == kValues ? dict(value).values : dict(value).keys);
+    if (which == kEntries) {
+      const auto place = static_cast<size_t>(items.i);
+      for (size_t i = 0; i < lists_[place].size(); ++i) {
+        const Value pair = list(Tag::kTuple, std::initializer_list<Value>{dict(value).keys[i], dict(value).values[i]});
+        lists_[place][i] = pair;
+      }
+    }
+    return iterate(Walk::kItems, 0, std::initializer_list<Value>{items, value, Value::integer(length(value))});
   }
   if (Value found; which == kGet && is_like(value, Like::kMapping) && (given.size() == 1 || given.size() == 2))
     return find_key(value, given[0], found) ? found : given.size() > 1 ? given[1] : Value::none();
@@ -186,6 +210,7 @@ Value Machine::method(int32_t which, const Value& value, const Items& given) {
 }
 
 void Machine::set_item(const Value& value, const Value& index, const Value& item) {
+  if (value.tag == Tag::kDict) return put_entry(value, index, item);
   if (value.tag != Tag::kList) raise("TypeError", std::string(name_of(value.tag)) + " is changed");
   if (!index.is_integer()) raise("TypeError", "an index that is " + std::string(name_of(index.tag)));
   Items& items = lists_[static_cast<size_t>(value.i)];

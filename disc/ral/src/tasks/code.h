@@ -27,6 +27,7 @@ namespace ral::tasks {
   OP(kNegative, "negative", "dr")                                                                                                    \
   OP(kList, "list", "d*")                                                                                                            \
   OP(kTuple, "tuple", "d*")                                                                                                          \
+  OP(kDict, "dict", "d*")                                                                                                            \
   OP(kUnpack, "unpack", "rD")                                                                                                        \
   OP(kJump, "jump", "t")                                                                                                             \
   OP(kJumpIf, "jump_if", "rt")                                                                                                       \
@@ -68,7 +69,7 @@ enum Builtin : int32_t {
   kLen, kRangeOf, kEnumerateOf, kZipOf, kStrictZipOf, kReversedOf, kListOf, kTupleOf, kIntOf, kFloatOf, kBoolOf, kAbs, kMin, kMax, kSum,
   kAny, kAll, kSortedBy, kMinBy, kMaxBy, kError, kBuiltins
 };
-enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kGet, kMethods };
+enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kGet, kKeys, kValues, kEntries, kSetDefault, kMethods };
 enum Read : int32_t { kReadBool, kReadFloat, kReadInt, kReadItem, kReadList, kReads };
 
 struct Function {
@@ -158,7 +159,7 @@ struct Kind {
   double cost;
   std::vector<int32_t> outputs;
 };
-enum class Output : int32_t { kMade, kGiven, kConstant, kTuple, kList, kArgument };
+enum class Output : int32_t { kMade, kGiven, kConstant, kTuple, kList, kArgument, kDict };
 
 // How a region takes a number among its inputs: as a constant of its blocks, as an index, or a float as a row without dims.
 enum Use : uint8_t { kUseConstant, kUseIndex, kUseRow };
@@ -173,11 +174,13 @@ struct Region {
 // What is written in the tokens of a region's arguments.
 enum Token : int64_t { kTokenRow, kTokenIndex, kTokenFloat, kTokenNone, kTokenBool, kTokenInt, kTokenText, kTokenObject, kTokenList, kTokenTuple };
 
-// How results lie in arrays: kRow: [positions, ...]; kInteger, kTruth, kReal: [positions]; kItems: offsets, and the elements; kParts: each.
+// How results lie in arrays: kRow: [positions, ...]; kInteger, kTruth, kReal: [positions]; kItems: offsets, and the elements; kParts: each; with
+// `keys` those of a dict, whose keys are these texts.
 struct ResultSlot {
   SlotKind kind;
   int32_t row_class;
   std::vector<int32_t> parts;
+  std::vector<std::string> keys;
 };
 
 struct Code {

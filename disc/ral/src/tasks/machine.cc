@@ -271,7 +271,7 @@ void Machine::enter(Instance& instance, int32_t number, const Items& bound, cons
     std::string key(reinterpret_cast<const char*>(&number), sizeof number);
     bool good = true;
     const auto add = [&](const Value& value) {
-      good = good && value.tag != Tag::kList && value.tag != Tag::kIter && value.tag != Tag::kTuple && value.tag != Tag::kRange;
+      good = good && value.tag != Tag::kList && value.tag != Tag::kIter && value.tag != Tag::kTuple && value.tag != Tag::kRange && value.tag != Tag::kDict;
       key.append(reinterpret_cast<const char*>(&value.tag), 1);
       key.append(reinterpret_cast<const char*>(&value.aux), sizeof value.aux);
       key.append(reinterpret_cast<const char*>(&value.i), sizeof value.i);
@@ -326,7 +326,7 @@ bool Machine::leave(Instance& instance, Value result) {
         const Items& items = lists_[static_cast<size_t>(value.i)];
         return std::all_of(items.begin(), items.end(), [&](const Value& each) { return self(self, each); });
       }
-      return value.tag != Tag::kList && value.tag != Tag::kIter;
+      return value.tag != Tag::kList && value.tag != Tag::kIter && value.tag != Tag::kDict;
     };
     memo_[static_cast<size_t>(frame.memo)] = {result, fixed(fixed, result) ? -1 : -2};
   }
@@ -401,6 +401,14 @@ Value Machine::output(const Kind& kind, const int32_t*& at, int64_t first, const
       Value value = registers[inputs[*at++]];
       for (int32_t steps = *at++; steps > 0; --steps) value = item(value, Value::integer(*at++));
       return value;
+    }
+    case Output::kDict: {
+      const Value made = make_dict();
+      for (int32_t count = *at++; count > 0; --count) {
+        const Value key = code_.constants[static_cast<size_t>(*at++)];
+        put_entry(made, key, output(kind, at, first, inputs, registers));
+      }
+      return made;
     }
     default: break;
   }
@@ -493,6 +501,13 @@ void Machine::step(Instance& instance) {
         case Op::kNegative: r[o[0]] = get(o[1]).tag == Tag::kFloat ? Value::real(-r[o[1]].f) : binary(kSubtract, Value::integer(0), r[o[1]]); pc += 3; break;
         case Op::kList: r[o[0]] = made(Tag::kList, o + 1); pc += 3 + o[1]; break;
         case Op::kTuple: r[o[0]] = made(Tag::kTuple, o + 1); pc += 3 + o[1]; break;
+        case Op::kDict: {  // keys and values by turns
+          const Value made_dict = make_dict();
+          for (int32_t i = 0; i + 1 < o[1]; i += 2) put_entry(made_dict, get(o[2 + i]), get(o[3 + i]));
+          r[o[0]] = made_dict;
+          pc += 3 + o[1];
+          break;
+        }
         case Op::kUnpack: {
           const Value whole = get(o[0]);
           const Items& items = whole.tag == Tag::kList || whole.tag == Tag::kTuple ? list_items(whole) : arguments_ = items_of(whole);

@@ -88,6 +88,7 @@ class Machine {
   const Row& row(int64_t number) const { return launches_.row(number); }
   const std::string* failure(const Row& row) const { return launches_.failure(row); }
   int64_t slot_row(size_t slot) const { return slot_rows_[slot]; }
+  const Dict& dict(const Value& value) const { return dicts_[static_cast<size_t>(value.i)]; }
   const std::string& words(const Value& text) const { return characters(text); }
 
   // Of the results: numbers and rows of each slot, in the order of positions; of instances that failed nothing.
@@ -152,6 +153,13 @@ class Machine {
   const NodeClass& what(const Value& node) const;
   bool is_like(const Value& value, Like like) const { return value.tag == Tag::kNode && what(value).like == like; }
   bool holds(const Name& name, const Value& node) const;
+  std::string key_of(const Value& key, int32_t depth = 0);
+  Value* entry(const Value& dict, const Value& key);
+  void put_entry(const Value& dict, const Value& key, const Value& value);
+  Value make_dict() {
+    dicts_.push_back({Items(&arena_), Items(&arena_), {}});
+    return Value::of(Tag::kDict, static_cast<int64_t>(dicts_.size()) - 1);
+  }
   bool find_key(const Value& node, const Value& key, Value& found);
   Value slot_value(int32_t slot, int64_t position);
   Value binary(int32_t op, const Value& left, const Value& right);
@@ -205,6 +213,7 @@ class Machine {
   int64_t current_ = 0;
   Arena& arena_;
   std::pmr::deque<Items> lists_{&arena_};
+  std::deque<Dict> dicts_;
   std::deque<std::string> texts_;  // made while it runs, behind those of the code
   std::vector<Range> ranges_;
   std::pmr::deque<Iterator> iterators_{&arena_};

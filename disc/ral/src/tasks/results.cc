@@ -33,6 +33,15 @@ void Machine::check_result(int32_t number, const Value& value) {
       return;
     default: break;
   }
+  if (!slot.keys.empty()) {
+    const bool dict_of = value.tag == Tag::kDict && dict(value).keys.size() == slot.keys.size();
+    for (size_t i = 0; i < slot.keys.size(); ++i) {
+      const bool held = dict_of && dict(value).keys[i].tag == Tag::kText && characters(dict(value).keys[i]) == slot.keys[i];
+      if (!held) wrong("a dict of other keys");
+      check_result(slot.parts[i], dict(value).values[i]);
+    }
+    return;
+  }
   const bool good = value.tag == Tag::kList || value.tag == Tag::kTuple || value.tag == Tag::kPart ||
                     (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like != Tag::kObject);
   if (!good) wrong(slot.kind == SlotKind::kItems ? "a list" : "a tuple");
@@ -51,6 +60,8 @@ void Machine::put(std::vector<Column>& columns, int32_t number, const Value& val
     column.reals.push_back(value.f);
   } else if (slot.kind == SlotKind::kInteger || slot.kind == SlotKind::kTruth) {
     column.numbers.push_back(value.i);
+  } else if (!slot.keys.empty()) {
+    for (size_t i = 0; i < slot.keys.size(); ++i) put(columns, slot.parts[i], dict(value).values[i]);
   } else if (slot.kind == SlotKind::kItems || slot.kind == SlotKind::kParts) {
     const int64_t count = length(value);
     if (slot.kind == SlotKind::kItems) column.offsets.push_back(column.offsets.back() + count);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory_resource>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ enum class Tag : uint8_t {
   kNode,    // i: number of a node of the structure
   kPart,    // i: position; aux: the slot of the structure whose list or tuple it is
   kObject,  // i: number of a constant object: a module, a function, a constant container
+  kDict,    // i: number of a dict of the heap
 };
 
 inline constexpr int64_t kOtherText = -1;
@@ -78,6 +80,12 @@ struct Iterator {
   Walk walk;
   int64_t next = 0;
   Items parts;
+};
+
+// A dict that the model makes: keys in the order in which they came, and their places by what tells them apart.
+struct Dict {
+  Items keys, values;
+  std::unordered_map<std::string, size_t> places;
 };
 
 }  // namespace ral::tasks

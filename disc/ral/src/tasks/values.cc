@@ -7,7 +7,7 @@
 namespace ral::tasks {
 
 const char* name_of(Tag tag) {
-  static constexpr const char* kNames[] = {"nothing", "None", "a bool", "an int", "a float", "a str", "a tensor", "a list", "a tuple", "a range", "an iterator", "a node", "a list", "a constant"};
+  static constexpr const char* kNames[] = {"nothing", "None", "a bool", "an int", "a float", "a str", "a tensor", "a list", "a tuple", "a range", "an iterator", "a node", "a list", "a constant", "a dict"};
   return kNames[static_cast<size_t>(tag)];
 }
 
@@ -61,6 +61,7 @@ int64_t Machine::length(const Value& value) const {
     case Tag::kList:
     case Tag::kTuple: return static_cast<int64_t>(lists_[static_cast<size_t>(value.i)].size());
     case Tag::kRange: return ranges_[static_cast<size_t>(value.i)].count();
+    case Tag::kDict: return static_cast<int64_t>(dict(value).keys.size());
     case Tag::kText: {
       const std::string& utf8 = characters(value);
       return std::count_if(utf8.begin(), utf8.end(), [](char each) { return (each & 0xC0) != 0x80; });
@@ -171,6 +172,10 @@ Value Machine::item(const Value& value, const Value& index) {
     if (const Value* found = looked_up(*dict, index)) return *found;
     raise("KeyError", index.tag == Tag::kText && index.i == kOtherText ? "a text that is none of the dict's keys" : text(index));
   }
+  if (value.tag == Tag::kDict) {
+    if (const Value* found = entry(value, index)) return *found;
+    raise("KeyError", text(index));
+  }
   if (is_like(value, Like::kMapping)) {
     Value found;
     if (find_key(value, index, found)) return found;
@@ -222,6 +227,55 @@ const NodeClass& Machine::what(const Value& node) const {
 bool Machine::holds(const Name& name, const Value& node) const {
   if (name.slot < 0 || !among(class_of(node), name.slot_classes)) return false;
   return name.presence < 0 || static_cast<const uint8_t*>(arrays_[static_cast<size_t>(code_.slots[static_cast<size_t>(name.presence)].array)].data)[node.i] != 0;
+}
+
+// What tells a key of a dict from others, as Python's `==` does. Raises for keys of which values do not tell.
+std::string Machine::key_of(const Value& key, int32_t depth) {
+  const auto bits = [](char kind, const void* data) { return std::string(1, kind).append(static_cast<const char*>(data), sizeof(int64_t)); };
+  switch (key.tag) {
+    case Tag::kNone: return "n";
+    case Tag::kText: return "t" + std::to_string(characters(key).size()) + ":" + characters(key);
+    case Tag::kBool:
+    case Tag::kInt: return bits('i', &key.i);
+    case Tag::kFloat:
+      if (key.f == std::floor(key.f) && std::abs(key.f) < 9e15) {
+        const auto whole = static_cast<int64_t>(key.f);
+        return bits('i', &whole);
+      }
+      if (std::isfinite(key.f) && std::abs(key.f) < 9e15) return bits('f', &key.f);
+      break;
+    case Tag::kObject:
+      if (code_.objects[static_cast<size_t>(key.i)].like == Tag::kObject && !mapping(key)) return bits('o', &key.i);
+      break;
+    case Tag::kNode:
+      if (what(key).equality == Equality::kIdentity) return bits('d', &key.i);
+      break;
+    case Tag::kTuple: {
+      if (depth > 64) break;
+      std::string whole = "(";
+      for (const Value& each : list_items(key)) whole += key_of(each, depth + 1);
+      return whole + ")";
+    }
+    default: break;
+  }
+  raise("TypeError", std::string("a key of a dict that is ") + name_of(key.tag));
+}
+
+Value* Machine::entry(const Value& value, const Value& key) {
+  Dict& own = dicts_[static_cast<size_t>(value.i)];
+  const auto at = own.places.find(key_of(key));
+  return at == own.places.end() ? nullptr : &own.values[at->second];
+}
+
+void Machine::put_entry(const Value& value, const Value& key, const Value& item) {
+  Dict& own = dicts_[static_cast<size_t>(value.i)];
+  const auto [at, fresh] = own.places.try_emplace(key_of(key), own.keys.size());
+  if (!fresh) {
+    own.values[at->second] = item;
+    return;
+  }
+  own.keys.push_back(key);
+  own.values.push_back(item);
 }
 
 // The value of a dict's key, where that is there. Raises for a key of which it is not known whether dicts have it.
@@ -375,6 +429,8 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
     const Equality equality = what(value).equality;
     return equality == Equality::kUnknown || (equality == Equality::kAmongNodes && other.tag == Tag::kNode);
   };
+  if (left.tag == Tag::kDict && !left.same(right) && (right.tag == Tag::kDict || mapping(right) || is_like(right, Like::kMapping))) raise("TypeError", "== between dicts");
+  if (right.tag == Tag::kDict && (mapping(left) || is_like(left, Like::kMapping))) raise("TypeError", "== between dicts");
   if (decides(left, right) || decides(right, left)) raise("TypeError", "== of a node whose class compares more than identity");
   if (mapping(left) && mapping(right) && !left.same(right)) raise("TypeError", "== between dicts");
   return left.same(right);
@@ -387,6 +443,7 @@ bool Machine::is_sequence(const Value& value) const {
 }
 
 bool Machine::contains(const Value& items, const Value& value) {
+  if (items.tag == Tag::kDict) return entry(items, value) != nullptr;
   if (Value found; is_like(items, Like::kMapping)) return find_key(items, value, found);
   if (items.tag == Tag::kText && value.tag == Tag::kText) return characters(items).find(characters(value)) != std::string::npos;
   if (const Object* dict = mapping(items)) return looked_up(*dict, value) != nullptr;
@@ -446,6 +503,10 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right, int32_t
 Value Machine::iterator(const Value& value) {
   if (value.tag == Tag::kIter) return value;
   if (value.tag == Tag::kRow || value.tag == Tag::kText || mapping(value) || (value.tag == Tag::kNode && !is_like(value, Like::kTuple))) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
+  if (value.tag == Tag::kDict) {
+    const Value keys = list(Tag::kList, dict(value).keys);
+    return iterate(Walk::kItems, 0, std::initializer_list<Value>{keys, value, Value::integer(length(value))});
+  }
   (void)length(value);
   return iterate(Walk::kItems, 0, std::initializer_list<Value>{value});
 }
@@ -455,6 +516,7 @@ bool Machine::next(Value& from, Value& made) {
   Iterator& iterator = iterators_[static_cast<size_t>(from.i)];
   switch (iterator.walk) {
     case Walk::kItems:
+      if (iterator.parts.size() > 1 && length(iterator.parts[1]) != iterator.parts[2].i) raise("RuntimeError", "dictionary changed size during iteration");
       if (iterator.next >= length(iterator.parts[0])) return false;  // a list may grow meanwhile
       made = item_at(iterator.parts[0], iterator.next++);
       return true;

@@ -115,6 +115,7 @@ class Verifier {
       if (slot.kind < SlotKind::kInteger || slot.kind > SlotKind::kNothing || slot.kind == SlotKind::kNode || slot.kind == SlotKind::kOptional ||
           (slot.kind == SlotKind::kTensor && !in(slot.row_class, code_.classes)) || (slot.kind == SlotKind::kItems && slot.parts.size() != 1))
         return "result " + std::to_string(i);
+      if (!slot.keys.empty() && (slot.kind != SlotKind::kParts || slot.keys.size() != slot.parts.size())) return "the keys of result " + std::to_string(i);
       for (const int32_t part : slot.parts) {
         if (part <= static_cast<int32_t>(i) || !in(part, code_.results)) return "the parts of result " + std::to_string(i);
       }
@@ -168,10 +169,12 @@ class Verifier {
         return true;
       }
       case Output::kTuple:
-      case Output::kList: {
+      case Output::kList:
+      case Output::kDict: {
+        const bool keyed = static_cast<Output>(kind.outputs[at - 1]) == Output::kDict;
         if (!number(static_cast<int64_t>(kind.outputs.size()))) return false;
         for (int32_t count = kind.outputs[at - 1]; count > 0; --count) {
-          if (!output(kind, at, inputs)) return false;
+          if ((keyed && !number(static_cast<int64_t>(code_.constants.size()))) || !output(kind, at, inputs)) return false;
         }
         return true;
       }
