@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -52,6 +54,7 @@ from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
 from disc.frontend.lazy.variants import Effects, Formula, Guard, Variant
 from disc.frontend.lowering import is_random
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
+from disc.frontend.replaced import replaced
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.tracing_lock import alone
 from disc.ral._ral import LazyBinding
@@ -121,6 +124,7 @@ class _Tracing:
         self._choose_outputs()
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
+        self.mode.cache_enabled = False  # to keep what an op gives of symbolic sizes, and to make that again, takes longer than the op
         self.fakes = [self._fake(number) for number in range(len(self.tensors))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
         self._make_scalars()
@@ -430,6 +434,10 @@ def _formula(expression: object) -> Formula:
     return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names
 
 
+# Of each node; which of the memory formats it has nobody asks, and to find out takes half of the time of tracing.
+_METADATA = partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)  # pyright: ignore[reportPrivateImportUsage]
+
+
 @contextmanager
 def _tracing(mode: FakeTensorMode) -> Iterator[None]:
     """As AOTAutograd traces. The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax."""
@@ -439,6 +447,7 @@ def _tracing(mode: FakeTensorMode) -> Iterator[None]:
         fx_traceback.preserve_node_meta(),
         sdpa_kernel([SDPBackend.MATH]),
         recurrent_forms(),
+        replaced({(proxy_tensor, "_extract_tensor_metadata"): _METADATA}),
         torch.autograd.set_multithreading_enabled(False),
     ):
         yield
