@@ -128,6 +128,20 @@ void write_adjoining(T* to, const V* vectors) {
   for (int64_t part = 0; part < kParts; ++part) store(to + part * kLanesOf<T, V>, own[part]);
 }
 
+// Numbers of two parts from anywhere, as vectors of a part each.
+void read_pairs(Wide<float>* pair, const std::array<float*, 8>& lines, int64_t at) {
+  const auto number = [&](int64_t place) { return load<double>(lines[place] + at); };  // both parts
+  pair[0] = _mm256_castpd_ps(_mm256_set_pd(number(3), number(2), number(1), number(0)));
+  pair[1] = _mm256_castpd_ps(_mm256_set_pd(number(7), number(6), number(5), number(4)));
+  split(pair);
+}
+
+void read_pairs(Wide<double>* pair, const std::array<double*, 4>& lines, int64_t at) {
+  pair[0] = _mm256_loadu2_m128d(lines[1] + at, lines[0] + at);
+  pair[1] = _mm256_loadu2_m128d(lines[3] + at, lines[2] + at);
+  split(pair);
+}
+
 // The lines of a tensor along a dim: `count` of them, of `length` elements that lie `inner` elements apart.
 struct Lines {
   int64_t count, length, inner;
@@ -186,10 +200,10 @@ class Group {
       if (adjoining_) {
         __builtin_prefetch(lines_[0] + at + kParts * kLanes);
         read_adjoining<T, kParts>(vectors, lines_[0] + at);
+      } else if constexpr (kParts == 2 && kLanes > 1) {
+        read_pairs(vectors, lines_, at);
       } else {
-        for (int64_t place = 0; place < kLanes; ++place) {
-          for (int64_t part = 0; part < kParts; ++part) lane<T>(vectors + part, place) = lines_[place][at + part];
-        }
+        for (int64_t place = 0; place < kLanes; ++place) lane<T>(vectors, place) = lines_[place][at];
       }
     }
   }
@@ -212,10 +226,11 @@ class Group {
       if (adjoining_) {
         __builtin_prefetch(lines_[0] + at + kParts * kLanes, 1);
         write_adjoining<T, kParts>(lines_[0] + at, vectors);
+      } else if constexpr (kParts == 2 && kLanes > 1) {
+        join(vectors);
+        for (int64_t place = 0; place < count_; ++place) std::memcpy(lines_[place] + at, reinterpret_cast<T*>(vectors) + 2 * place, 2 * sizeof(T));
       } else {
-        for (int64_t place = 0; place < count_; ++place) {
-          for (int64_t part = 0; part < kParts; ++part) lines_[place][at + part] = lane<T>(vectors + part, place);
-        }
+        for (int64_t place = 0; place < count_; ++place) lines_[place][at] = lane<T>(vectors, place);
       }
     }
   }
