@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, cast
 
@@ -117,7 +119,8 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
             return of_numpy(found)
         if any(isinstance(each, np.ndarray) and each.dtype == object for each in inputs):  # which holds sizes itself
             return getattr(function, method)(*map(_as_object, inputs), **kwargs)
-        return getattr(function, method)(*pytree.tree_map(plain, inputs), **pytree.tree_map(plain, kwargs))
+        with _narrow(function in ufuncs and all(map(_is_number, inputs)) and not _has_64_bits(inputs, function in _COMPARISONS)):
+            return getattr(function, method)(*pytree.tree_map(plain, inputs), **pytree.tree_map(plain, kwargs))
 
     def other(value: object, function: Form, types: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         form = _FUNCTIONS.get(function) if not kwargs and _has_64_bits(args) else None
@@ -131,6 +134,23 @@ def protocols(functions: Mapping[str, Form]) -> dict[tuple[type, str], Form]:
     }
 
 
+_IS_NARROW = ContextVar("_IS_NARROW", default=False)
+
+
+def computes_in_fewer_bits() -> bool:
+    """Whether a size is asked for its number by arithmetic in fewer than 64 bits."""
+    return _IS_NARROW.get()
+
+
+@contextmanager
+def _narrow(is_so: bool) -> Iterator[None]:
+    token = _IS_NARROW.set(is_so)
+    try:
+        yield
+    finally:
+        _IS_NARROW.reset(token)
+
+
 def makers() -> dict[tuple[ModuleType, str], Form]:
     """In the place of functions that ask neither: an array of a size would be one of objects."""
     arange, isscalar = (cast("Form", each) for each in (np.arange, np.isscalar))
@@ -142,10 +162,14 @@ def makers() -> dict[tuple[ModuleType, str], Form]:
 
 def _has_64_bits(values: Sequence[object], are_compared: bool = False) -> bool:
     """Whether all are numbers, with which NumPy computes in int64 and f64: its own of fewer bits decide that, Python's do not."""
-    if not all(isinstance(each, int | float | np.integer | np.floating | torch.SymInt | torch.SymFloat) for each in values):
+    if not all(map(_is_number, values)):
         return False
     whole = all(isinstance(each, int | np.integer | torch.SymInt) for each in values)
     return (are_compared and whole) or np.result_type(*map(_type, values)) in (np.int64, np.float64)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating | torch.SymInt | torch.SymFloat)
 
 
 def _type(value: object) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from torch import Tensor
@@ -131,7 +132,7 @@ def _clamped(x: Tensor, index: object) -> object:
 
 def _sliced(x: Tensor, index: object) -> list[tuple[Any, torch.SymInt | None]]:
     """Every place of an index, with the size of its dim where that is symbolic; nothing for an index that takes elements by data."""
-    places: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    places: tuple[Any, ...] = tuple(map(_of_python, index if isinstance(index, tuple) else (index,)))
     if not all(each is None or each is ... or type(each) in (int, slice) for each in places):
         return []
     taken = sum(each is not None and each is not ... for each in places)
@@ -145,6 +146,13 @@ def _sliced(x: Tensor, index: object) -> list[tuple[Any, torch.SymInt | None]]:
             dim += 1
         found.append((place, size if isinstance(size, torch.SymInt) else None))
     return found
+
+
+def _of_python(place: Any) -> Any:
+    """Integers of NumPy as Python's."""
+    if isinstance(place, slice):
+        return slice(*map(_of_python, (place.start, place.stop, place.step)))
+    return int(place) if isinstance(place, np.integer) else place
 
 
 def _within(place: slice, size: torch.SymInt) -> slice:

@@ -45,6 +45,7 @@ from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
 from disc.frontend.histograms import FORMS as HISTOGRAMS
 from disc.frontend.locations import running_line, user_line
 from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
+from disc.frontend.numpy_numbers import computes_in_fewer_bits
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.plain_numbers import plain, plain_where_asked
@@ -68,6 +69,7 @@ GENERATOR = (
     'torch.compile(model, backend="disc") draws from the generator'
 )
 PLAIN_NUMBER = "code at {} that takes it for a plain number (functions of torch keep it dynamic)"
+OF_FEWER_BITS = "arithmetic of NumPy in fewer than 64 bits at {} (np.int64, np.float64 and Python's numbers keep it dynamic)"
 _MAKING = (torch.tensor, torch.full, torch.scalar_tensor, torch.as_tensor)
 ANY_SIZE = 2  # for a size that depends on data
 
@@ -93,7 +95,7 @@ class SymbolicForms(TorchFunctionMode):
         self._conditions: set[sympy.Symbol] = set()  # fixed by a condition: a weight behind it may need that size, too
         self._plain: set[sympy.Symbol] = set()  # fixed by code that reads a plain number: no constant made of it is such a weight
         self._numbers = Numbers()
-        self._read: dict[sympy.Symbol, str] = {}  # the line of such code that reads it
+        self._read: dict[sympy.Symbol, str] = {}  # what says so, with the line of such code that reads it
         self._depth = 0  # of calls that are no such code
 
     def __torch_function__(
@@ -152,7 +154,8 @@ class SymbolicForms(TorchFunctionMode):
                     return real(node, file, line)
                 self._note_conditions(env)
                 here = running_line()
-                self._read = {**{each: here for each in read.free_symbols if isinstance(each, sympy.Symbol)}, **self._read}
+                why = OF_FEWER_BITS if computes_in_fewer_bits() else PLAIN_NUMBER
+                self._read = {**{each: why.format(here) for each in read.free_symbols if isinstance(each, sympy.Symbol)}, **self._read}
                 if node.pytype is float or read.has(*ROUNDING):  # of a float PyTorch does not note that it fixes sizes
                     for each in (each for each in read.free_symbols if not symbol_is_type(each, UNBACKED)):
                         env.evaluate_expr(sympy.Eq(each, env.size_hint(each)))
@@ -191,7 +194,7 @@ class SymbolicForms(TorchFunctionMode):
         found = [symbol for symbol in new if not needed(symbol)]
         line = f"{place[0]}:{place[1]}" if place else "an unknown line"
         for symbol in found:
-            self.fixed[symbol] = PLAIN_NUMBER.format(self._read[symbol]) if symbol in self._read else who.format(line)
+            self.fixed[symbol] = self._read[symbol] if symbol in self._read else who.format(line)
         return found
 
 

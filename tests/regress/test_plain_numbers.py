@@ -94,6 +94,11 @@ def test_what_only_a_plain_number_has_fixes_the_dim() -> None:
         assert any(text.startswith("dim 0 of input 'inputs_0' is fixed to 4 by ") for text in texts), place
         assert function in (of_tables, caught) or all(place in text for text in texts), texts
 
+    with pytest.warns(
+        DiscWarning, match=r"fixed to 4 by arithmetic of NumPy in fewer than 64 bits at test_plain_numbers.py:\d+ \(np.int64"
+    ):
+        export_module(Wrapped(lambda x: x * (np.int32(5) * x.shape[0])), (torch.randn(4, 6),))
+
     def all_of_them(x: Tensor) -> tuple[object, ...]:
         return tuple(function(x) for function in FIXING)
 
@@ -269,6 +274,7 @@ def of_numpy(x: Tensor) -> tuple[object, ...]:
         whole + np.log(n) + np.log2(n) + np.log10(n), whole * np.tanh(n) + np.arctan(n) + np.float64(0.5) * n,
         whole * (np.float32(0.1) * np.sqrt(n)) + np.sqrt(n).round() + (np.uint8(3) - np.square(n)),
         whole * np.sqrt(n).item() + np.ceil(n / 2).astype(int), x[: np.ceil(n / 2).astype(int)], x[: int(np.ceil(n * 0.7))],
+        x[-np.int64(3) :], x[: np.int64(5)],
     )  # fmt: skip
 
 
