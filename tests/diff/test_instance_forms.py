@@ -4,6 +4,7 @@ patterns, keys to sort by. Each program is beside eager, and runs without Python
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -337,7 +338,8 @@ def test_what_fails_without_python_is_not_saved(tmp_path: Path) -> None:
         instances = drawn(twins, seed, 8)
         with torch.no_grad():
             same(model.batch(instances), [module(each) for each in instances])
-    with pytest.raises(SaveError, match=r"without Python, instance 0 failed: TypeError: == of a node .*test_instance_forms.py:\d+\)"):
+    assert re.search(r"skeleton: native, and Python where test_instance_forms.py:\d+: == of a node ", model.explain())
+    with pytest.raises(SaveError, match=r"without Python, instance 0 fails: TypeError: == of a node .*test_instance_forms.py:\d+\)"):
         model.save(tmp_path / "model.disc", instances)
     assert not [*tmp_path.iterdir()]
     with pytest.raises(InstanceError):

@@ -23,7 +23,8 @@ def _lines(model: Model) -> Iterator[str]:
     yield f"{ran}; {counted(counts.launches, 'launch')} of compiled blocks"
     yield f"{counts.walked} of them by a native walk over the instances" + (f"; not others: {model.recursion}" if model.recursion else "")
     if model.recursion is not None and not model.gradients:
-        ran = "native" if model.interpreted is None else f"Python, because {model.interpreted}"
+        native = f"native{f', and Python where {model.left}' if model.left is not None else ''}"
+        ran = native if model.interpreted is None else f"Python, because {model.interpreted}"
         yield f"skeleton: {ran}; {counted(counts.interpreted, 'batch')} by the interpreter"
     yield "blocks (straight-line tensor code; rows: block calls in one launch):"
     for region in model.regions():

@@ -189,10 +189,11 @@ def _of_classes(constants: Constants, names: dict[str, int], absent: set[str]) -
 
 
 class Interpreter:
-    """When a model's skeleton is interpreted. reason: why it is not."""
+    """When a model's skeleton is interpreted. reason: why it is not. left: why the code ran an instance of the last batch that was."""
 
     def __init__(self) -> None:
         self.reason: str | None = "nothing has run yet"
+        self.left: str | None = None
         self._made: Interpreted | None = None
         self._tried: object = None
         self._times = 0  # that it was made
@@ -238,6 +239,7 @@ class Interpreter:
         if self._made is None:
             return None
         ran = self._made.run(instances)
+        self.left = None
         if not isinstance(ran, str):
             self._refused = {}
             return ran
@@ -254,6 +256,7 @@ class Interpreter:
     def judge(self, why: dict[int, str], failures: Collection[int], instances: int, learnt: bool) -> None:
         """After Python ran the instances that had no result: why, by their numbers; failures: which of them have none in Python either."""
         right = [number for number in why if number not in failures]
+        self.left = why[right[0]] if right else None
         odd = [self._refused[number] for number in right if number in self._refused] if self._times < MOST_TIMES else []
         if odd or (right and learnt):
             self._odd = [*self._odd, *odd][-MOST_ODD:]

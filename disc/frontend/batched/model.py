@@ -379,6 +379,11 @@ class Model:
         return self.why_not_native() or self._interpreter.reason
 
     @property
+    def left(self) -> str | None:
+        """Why the code ran an instance of the last interpreted batch, though it has a result; None where it ran none."""
+        return self._interpreter.left
+
+    @property
     def in_python(self) -> str | None:
         """Why all runs in Python, instance by instance; None where blocks run."""
         return self._in_python

@@ -57,7 +57,8 @@ def _check_runs(path: str, examples: Sequence[Any]) -> None:
     try:
         load(path, threads=1).batch(examples)
     except InstanceError as error:
-        raise SaveError(f"the model cannot be saved: without Python, {error}") from error
+        number, reason = next(iter(error.failures.items()))
+        raise SaveError(f"the model cannot be saved: without Python, instance {number} fails: {type(reason).__name__}: {reason}") from error
     except StructureError as error:
         raise SaveError(f"the model cannot be saved: it takes no instances without Python: {error}") from error
 
