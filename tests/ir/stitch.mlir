@@ -137,3 +137,35 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>) -> (tensor<?xf32, [@S0]>, tenso
   %t = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [0, 1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<f32>
   return %s, %m, %t : tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>, tensor<f32>
 }
+
+// -----
+// What costs much is computed for a vector of rows at once, by a kernel of its own.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.exponential{{.*}}disc.group = 0 : i64, disc.kind = "loop"
+// CHECK: stablehlo.reduce{{.*}}disc.group = 1 : i64, disc.kind = "stitch"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %y: tensor<?xf32, [@S0]>) -> tensor<?xf32, [@S0]> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %e = stablehlo.exponential %y : tensor<?xf32, [@S0]>
+  %n = stablehlo.log %e : tensor<?xf32, [@S0]>
+  %1 = "disc.broadcast_in_dim"(%n) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x64xf32, [@S0, 64]>
+  %2 = stablehlo.multiply %x, %1 : tensor<?x64xf32, [@S0, 64]>
+  %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  return %3 : tensor<?xf32, [@S0]>
+}
+
+// -----
+// What costs little is computed within its row.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.negate{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.reduce{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %y: tensor<?xf32, [@S0]>) -> tensor<?xf32, [@S0]> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %e = stablehlo.negate %y : tensor<?xf32, [@S0]>
+  %n = stablehlo.multiply %e, %e : tensor<?xf32, [@S0]>
+  %1 = "disc.broadcast_in_dim"(%n) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x64xf32, [@S0, 64]>
+  %2 = stablehlo.multiply %x, %1 : tensor<?x64xf32, [@S0, 64]>
+  %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  return %3 : tensor<?xf32, [@S0]>
+}

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE
 from disc.ir.passes import CompileState, FunctionPass
@@ -71,7 +72,7 @@ def _merge_producers(clusters: Clusters, consumer: Cluster) -> bool:
     merged = False
     for producer in reversed(clusters.producers(consumer)):
         rows = may_stitch(clusters, producer, consumer)
-        if rows is not None and may_hand_over(clusters, producer, consumer):
+        if rows is not None and may_hand_over(clusters, producer, consumer) and should_hand_over(clusters, producer, consumer):
             clusters.merge(producer, consumer, "stitch")
             merged = True
     return merged
@@ -173,6 +174,18 @@ def may_hand_over(clusters: Clusters, producer: Cluster, consumer: Cluster) -> b
             if use.expands and not _row_value(clusters, node, producer, consumer):
                 return False
     return True
+
+
+def should_hand_over(clusters: Clusters, producer: Cluster, consumer: Cluster) -> bool:
+    """Profit, per row, of numbers of rows that need none of their elements: within its row each takes the instructions of a whole vector,
+    apart those of a lane, as far as there are rows for the lanes, and a load of what another kernel made."""
+    rows, costs = _common_rows(clusters, producer.nodes + consumer.nodes), clusters.costs
+    numbers = [node for node in producer.nodes if node.dims]
+    if rows is None or producer.kind != "loop" or not all(_row_value(clusters, node, producer, consumer) for node in numbers):
+        return True
+    seconds = costs.compute(sum(map(op_cost, numbers)))
+    lanes = min(costs.lanes, max(rows.groups.const, 1)) if rows.groups.is_const else costs.lanes
+    return seconds <= seconds / lanes + costs.load_shared()
 
 
 def _row_value(clusters: Clusters, node: Node, producer: Cluster, consumer: Cluster) -> bool:
