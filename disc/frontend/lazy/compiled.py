@@ -200,11 +200,12 @@ class _Tracing:
         makers = {number: (place, step) for place, step in enumerate(self.steps) for number in _made_by(step)}
         facts = {step.first + n: each for step in self.steps for n, each in enumerate(e for e in step.results if type(e) is Made)}
         live = self.run.live()
-        freed = {number for number in live if _is_freed(self.run.proxy(number)._value)} if self._first_pass() is not None else set[int]()
-        self.freed = frozenset(number for number in live if facts[number].requires_grad and number in freed)
-        kept = [number for number in live if facts[number].requires_grad and number not in freed]
+        real = {number: cast("torch.Tensor", self.run.proxy(number)._value) for number in live}
+        graphs = [number for number in live if real[number].requires_grad]
+        self.freed = frozenset(number for number in graphs if self._first_pass() is not None and _is_freed(real[number]))
+        kept = [number for number in graphs if number not in self.freed]
         self.differentiable = bool(kept)
-        if any(facts[number].is_leaf for number in kept):
+        if any(real[number].is_leaf for number in kept):
             raise NotCompiledError("the trace ends within a function that is differentiated")
         if kept:
             if any(step.func is BACKWARD for step in self.steps):
@@ -407,9 +408,9 @@ def _made_by(step: Step) -> range:
     return range(step.first, step.first + sum(type(each) is Made for each in step.results))
 
 
-def _is_freed(value: torch.Tensor | None) -> bool:
+def _is_freed(value: torch.Tensor) -> bool:
     """Whether a gradient of a value that PyTorch computed cannot be asked for any more: a backward pass has freed what it needs."""
-    pending, seen = [None if value is None else value.grad_fn], set[object]()
+    pending, seen = [value.grad_fn], set[object]()
     while pending:
         node = pending.pop()
         if node is None or node in seen:

@@ -29,6 +29,7 @@ OF_KIND: Mapping[str, Callable[[Made], object]] = {
         ("is_cuda", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_sparse_csr", "is_inference"), lambda made: False
     ),
 }
+OF_GRADIENTS = ("requires_grad", "is_leaf")
 OF_SIZES: Mapping[str, Callable[[torch.Size], object]] = {
     "shape": lambda sizes: sizes,
     "size": lambda sizes: sizes,

@@ -27,6 +27,8 @@ from disc.frontend.lazy.calls import (
     FACTS,
     FILLED_BY_CHANCE,
     GRADIENT,
+    GRADIENT_FUNCTION,
+    OF_CONSTANTS,
     PASSES,
     PLAIN,
     POSITIONAL_VALUE,
@@ -41,7 +43,7 @@ from disc.frontend.lazy.calls import (
     writes,
 )
 from disc.frontend.lazy.compiled import NotCompiledError, compile_run
-from disc.frontend.lazy.facts import UNKNOWN, fact
+from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, new_handle, real
@@ -140,9 +142,21 @@ class Recorder(TorchFunctionMode):
             counted = self._counted(func, args, kwargs)
             role = READ if counted is None else self._role(counted)
             func = counted or func
+        if role == READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
+            return None if func == GRADIENT_FUNCTION else args[0]
         if role == READ or self.follower.stopped:
             return self._outside(func, args, kwargs)
         return self._recorded(func, args, kwargs)
+
+    def _is_constant(self, tensor: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a tensor requires no gradients and, by a function of `OF_CONSTANTS`, goes on to require none. What the run writes to one
+        that was there before does not change that (`_is_apart`)."""
+        asked = func == GRADIENT_FUNCTION or bool(args or kwargs)
+        if not asked or any((*args, *kwargs.values())) or (type(tensor) is not LazyTensor and type(tensor) not in TENSORS):
+            return False
+        if type(tensor) is LazyTensor and tensor._run is self._run and self._run.here.turned:
+            return False
+        return not self._fact("requires_grad", torch.Tensor.requires_grad.__get__, (tensor,), {})  # pyright: ignore[reportAttributeAccessIssue]
 
     def _role(self, func: Callable[..., Any]) -> int:
         """What the function is to a recorder; from now on the follower knows it."""
@@ -203,7 +217,8 @@ class Recorder(TorchFunctionMode):
         """What is asked of a tensor that is there, or known of one that is not."""
         subject = args[0] if args else None
         if type(subject) is LazyTensor and subject._value is None and subject._run is self._run:
-            found = fact(name, subject, self._run, args[1:], kwargs)
+            turned = self._run.here.turned and name in OF_GRADIENTS
+            found = UNKNOWN if turned else fact(name, subject, self._run, args[1:], kwargs)
             if found is not UNKNOWN:
                 return found
             self.statistics.settled[name] += 1
@@ -306,8 +321,9 @@ class Recorder(TorchFunctionMode):
         """Runs a call, and notes it."""
         run, state = self._run, self._context()
         run.deferring = False
-        given = [each if type(each) in TENSORS else real(each) for each in _flat((args, tuple(kwargs.values())))]
-        before = [each._version for each in given]
+        tensors = _flat((args, tuple(kwargs.values())))
+        given = [each if type(each) in TENSORS else real(each) for each in tensors]
+        before, differentiable = [each._version for each in given], [each.requires_grad for each in given]
         try:
             result, ours = self._call_now(func, args, kwargs)
         except BaseException:
@@ -323,9 +339,16 @@ class Recorder(TorchFunctionMode):
             self._end()
             return ours
         places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
+        turned = [each for each, mine, was in zip(tensors, given, differentiable, strict=True) if mine.requires_grad != was]
         if step is None:
             step = self._grown(call, func, args, kwargs, state, tuple(places), form)
             step.writes = writes
+            step.turned = run.here.turned or bool(turned)
+            if not all(map(self._is_apart, turned)):  # who asks a tensor that is there is told what it is
+                step.alone = True
+                self._forget(call, run)
+                self._end()
+                return ours
         elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
             step.alone = True
             self._forget(call, run)
@@ -340,6 +363,10 @@ class Recorder(TorchFunctionMode):
                 found.append(leaf if place is None else ours if single else self._owner(place))
         self.statistics.noted += 1
         return found[0] if form is None else pytree.tree_unflatten(found, form)
+
+    def _is_apart(self, tensor: Any) -> bool:
+        """Whether it is a value of the run, in memory of its own."""
+        return type(tensor) is LazyTensor and tensor._run is self._run and type(tensor._facts.root) is not Input
 
     def _forget(self, call: LazyCall, run: Run) -> None:
         """A call that is no part of the run: what it alone takes is no input of the program, then."""

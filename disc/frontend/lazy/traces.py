@@ -54,7 +54,8 @@ class Step:
     first: the number of the first value that it makes. scalars: Python numbers of its arguments that have always been the same, None for
     others, as of when a trace was compiled last. floats: the dtype in which floats among them may differ, None where they may not.
     results: the leaves of `form`, or a single one; line: of the user, "file.py:3"; trace: the same as PyTorch writes it. ahead: compiled
-    traces that go through it, or end here. alone: it cannot be part of a compiled program; writes: it changes an argument.
+    traces that go through it, or end here. alone: it cannot be part of a compiled program; writes: it changes an argument. turned: it, or
+    one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were.
     """
 
     func: Callable[..., Any]
@@ -73,6 +74,7 @@ class Step:
     ahead: list[Variant] = field(default_factory=list)
     alone: bool = False
     writes: bool = False
+    turned: bool = False
     segment: Segment = field(default_factory=lambda: Segment())
 
     def steps(self) -> list[Step]:

@@ -232,6 +232,27 @@ def losses_that_are_held() -> Step:
     return step
 
 
+def gradients_that_come_in_place() -> Step:
+    """To what is there before, and to what the program makes; and gradients that are zeroed, as to which PyTorch asks for their graph."""
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+    nn.init.constant_(layer.bias, 0.1)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad(set_to_none=False)
+        x = rows(count)
+        made, view = x * 2, x.view(-1)
+        before = made.requires_grad, x.requires_grad
+        made[:, 1] = layer(rows(count))[:, 0]
+        behind = made.requires_grad, made.is_leaf, x.requires_grad
+        view.mul_(layer.bias.sum())
+        total = made.sum().item()
+        (made.sin().sum() + x.sum()).backward()
+        return [*before, *behind, x.requires_grad, total, layer.weight.grad, layer.bias.grad]
+
+    return step
+
+
 def tensors_as_numbers() -> Step:
     layer = nn.Linear(4, 3)
     nn.init.constant_(layer.weight, 0.2)
@@ -290,7 +311,8 @@ def sparse_gradients() -> Step:
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
-    gradients_through_what_was_read, gradients_of_gradients_of_what_was_read, losses_that_are_held, tensors_as_numbers, inference, sparse_gradients,
+    gradients_through_what_was_read, gradients_of_gradients_of_what_was_read, losses_that_are_held, gradients_that_come_in_place,
+    tensors_as_numbers, inference, sparse_gradients,
 )  # fmt: skip
 
 
