@@ -13,6 +13,7 @@ the elements of a list.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
@@ -85,10 +86,11 @@ class FunctionRecord(TypedDict):
 
 
 class SkeletonRecord(TypedDict):
-    """name: of the parameter that an instance is. root, result: the slots of instances and results; kind: that of the class of a node, -1
-    where there is one class. rows: (table, base64) of what blocks compute of weights alone. The lists without a class of their own are
-    those of `ral/src/python/tasks.cc`."""
+    """language: what its numbers mean (`language_of`). name: of the parameter that an instance is. root, result: the slots of instances and
+    results; kind: that of the class of a node, -1 where there is one class. rows: (table, base64) of what blocks compute of weights alone.
+    The lists without a class of their own are those of `ral/src/python/tasks.cc`."""
 
+    language: str
     name: str
     functions: list[FunctionRecord]
     constants: list[list[int]]
@@ -106,6 +108,13 @@ class SkeletonRecord(TypedDict):
     result: int
     kind: int
     domains: int
+
+
+def language_of(ops: Sequence[tuple[str, str]]) -> str:
+    """What the numbers of a skeleton mean to this version of disc, as a digest. Those that another version wrote may mean other ops, so
+    that none of them are run. ops: `_ral.SKELETON_OPS`."""
+    words = (tuple(ops), KINDS, TAGS, BINARY, COMPARE, BUILTINS, METHODS, READS, TOKENS, OUTPUTS, LIKES, EQUALITIES)
+    return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
 def tensors_of(slots: Sequence[SlotRecord]) -> list[SlotRecord]:

@@ -24,6 +24,7 @@ from disc.artifact.skeletons import (
     SlotRecord,
     choices_of,
     has_texts,
+    language_of,
     skeleton_text,
     tensors_of,
 )
@@ -61,6 +62,8 @@ class SkeletalProgram(BlockPrograms):
 
     def __init__(self, record: SkeletonRecord, programs: Sequence[Program], isa: str, view: memoryview) -> None:
         """record, view: of a file that was checked; programs: one for each block. Raises ArtifactError for code that cannot be run."""
+        if record["language"] != language_of(_ral.SKELETON_OPS):
+            raise ArtifactError("its skeleton was written by another version of disc: save the model again with this one")
         super().__init__(programs, isa, view)
         self._record = record
         self._inputs = tensors_of(record["slots"])

@@ -525,10 +525,15 @@ def test_records_that_are_changed_are_refused_or_run(drnn: Saved) -> None:
 def test_a_file_with_another_skeleton_is_refused(drnn: Saved, tmp_path: Path) -> None:
     view = artifact.read_whole(drnn.path)
     manifest = artifact.parse_manifest(artifact.text_sections(view))
-    manifest["skeleton"]["functions"][0]["code"][0] = 99  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    skeleton: SkeletonRecord = manifest["skeleton"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    skeleton["functions"][0]["code"][0] = 99
     path = tmp_path / "model.disc"
     artifact.write_structures(path, manifest, artifact.block_contents(view))
     with pytest.raises(ArtifactError, match=r"its skeleton cannot be run: a skeleton with function DRNN\.forward: no instruction at 0"):
+        disc.load(path)
+    skeleton["language"] = "of another version"
+    artifact.write_structures(path, manifest, artifact.block_contents(view))
+    with pytest.raises(ArtifactError, match="its skeleton was written by another version of disc: save the model again with this one"):
         disc.load(path)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disc.artifact.skeletons import language_of
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.skeleton_values import Constants, Unsayable
 from disc.ral import _ral
 
 OPS = {name: number for number, (name, _) in enumerate(_ral.SKELETON_OPS)}
+LANGUAGE = language_of(_ral.SKELETON_OPS)
 
 
 class NeedsPython(Exception):

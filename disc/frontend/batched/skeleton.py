@@ -18,7 +18,7 @@ from disc.artifact.skeletons import OUTPUTS, TOKENS, SkeletonRecord, SlotRecord
 from disc.artifact.structures import TableRecord
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instance_types import Asked, Instances, Slots
-from disc.frontend.batched.instructions import NeedsPython
+from disc.frontend.batched.instructions import LANGUAGE, NeedsPython
 from disc.frontend.batched.lowering import Lowering, has_more_parameters, not_understood
 from disc.frontend.batched.members import Members
 from disc.frontend.batched.regions import INDEX, Kind
@@ -236,6 +236,7 @@ class Skeleton:
         """results: how results lie in tensors."""
         self.instances.slots.finish()
         return {
+            "language": LANGUAGE,
             "name": self.name,
             "functions": [
                 {
