@@ -150,10 +150,12 @@ class _Tracing:
         return next((step for step in self.steps if step.func in PASSES), None)
 
     def _is_static(self, number: int) -> bool:
-        """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves made anew may have others."""
+        """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves and what is written, where these
+        are made anew, may have others."""
         tensor, segment = self.tensors[number], self.segment
-        always = number in segment.written or number in segment.kept or number in self.run.gradients.values()
-        return always or (tensor.requires_grad and tensor.is_leaf and number not in segment.varied)
+        always = number in segment.kept or number in self.run.gradients.values()
+        usual = number in segment.written or (tensor.requires_grad and tensor.is_leaf)
+        return always or (usual and number not in segment.varied)
 
     def _fake(self, number: int) -> torch.Tensor:
         real = self.tensors[number]

@@ -208,6 +208,21 @@ def test_other_sizes_need_no_other_program() -> None:
     assert disc.lazy.stats().hits == 5
 
 
+def test_a_batch_that_is_written_may_have_other_sizes() -> None:
+    """Its sizes were constants, as those of weights are: each size had a program of its own, and none was run."""
+
+    def step(batch: int) -> float:
+        x = torch.ones(batch, 4)
+        x[:, 0] = 2
+        return (x[:, :-1] @ W[1:]).relu().sum().item()
+
+    wanted = [step(batch) for batch in (5, 6, 7, 9, 3)]
+    with disc.lazy(strict=True):
+        found = [step(batch) for batch in (5, 6, 7, 9, 3)]
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert disc.lazy.stats().compiles == 1 and disc.lazy.stats().hits >= 2, disc.lazy.stats()
+
+
 EQUAL_TO_A_SIZE: dict[str, Callable[[Tensor], Tensor]] = {
     "operator": lambda x: (x - 1) ** 2,
     "function": lambda x: torch.pow(x, 2),
