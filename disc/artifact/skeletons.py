@@ -13,7 +13,6 @@ the elements of a list.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
@@ -113,6 +112,8 @@ class SkeletonRecord(TypedDict):
 def language_of(ops: Sequence[tuple[str, str]]) -> str:
     """What the numbers of a skeleton mean to this version of disc, as a digest. Those that another version wrote may mean other ops, so
     that none of them are run. ops: `_ral.SKELETON_OPS`."""
+    import hashlib  # `import disc` goes without it
+
     words = (tuple(ops), KINDS, TAGS, BINARY, COMPARE, BUILTINS, METHODS, READS, TOKENS, OUTPUTS, LIKES, EQUALITIES)
     return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 

@@ -341,8 +341,8 @@ class _Lowering:
         when = self._premises()  # a size of a branch may be negative in calls that do not take it
         sizes: dict[sympy.Expr, fx.Node] = {}
         for node in (node for graph in self.source.graphs if when.get(graph) is None for node in graph.nodes):
-            found = _sizes_of(node.meta.get("val")) if not is_mere_number(node) else []
-            sizes |= {size: node for size in found if isinstance(size, sympy.Expr) and size not in sizes}
+            # Also of numbers: `x[2:].shape[0]`, which is 0 for 1 row, is no more than `n - 2` where nothing else of the slice is used.
+            sizes |= {size: node for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr) and size not in sizes}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
         relaxed = dict[sympy.Symbol, ValueRanges]()
         for symbol, value in ranges.items():
@@ -732,22 +732,6 @@ def _sizes_of(value: object) -> list[Size]:
     if isinstance(value, list | tuple):
         return [size for item in value for size in _sizes_of(item)]
     return []
-
-
-def is_mere_number(node: fx.Node) -> bool:
-    """Whether it is a number of sizes, such as `n - 3`, that is nothing but a value, or computed with: no size, nor a place in a tensor."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.SymInt) and node.op == "call_function" and all(_takes_value(user, node) for user in node.users)
-
-
-def _takes_value(user: fx.Node, number: fx.Node) -> bool:
-    if user.op == "output":
-        return True
-    if not isinstance(user.target, torch._ops.OpOverload):
-        return isinstance(user.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
-    given = dict(zip((each.name for each in user.target._schema.arguments), user.args, strict=False)) | user.kwargs
-    values = {each.name for each in user.target._schema.arguments if str(each.type) in ("number", "Optional[number]", "Tensor")}
-    return all(name in values or number not in (value if isinstance(value, list | tuple) else (value,)) for name, value in given.items())
 
 
 def is_random(op: object) -> bool:
