@@ -175,7 +175,9 @@ def test_a_model_with_hooks_is_not_saved_without_them(tmp_path: object) -> None:
     batched: Any = disc.batched(model, options=disc.Options(cache=False))
     batched.batch(trees(0))
     handle = model.register_forward_hook(more)
-    with pytest.raises(SaveError, match=r"a call of SummedPlainly runs more than the `forward` of its class: hooks, or a method of its own"):
+    with pytest.raises(
+        SaveError, match=r"a call of SummedPlainly runs more than the `forward` of its class: hooks, or a method of its own"
+    ):
         batched.save(f"{tmp_path}/tree.disc")
     assert "all in Python" in batched.explain()
     handle.remove()

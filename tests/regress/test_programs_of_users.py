@@ -133,7 +133,7 @@ def test_distributions_validate() -> None:
 
     def scores(mean: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
         of = torch.distributions
-        normal, matrix = of.Normal(mean, scale), torch.diag_embed(scale)
+        normal, matrix = of.Normal(mean, scale), torch.diag_embed(scale.abs() + 0.1)  # which is valid where `scale` is not
         choice = of.Categorical(logits=mean)
         together = of.MultivariateNormal(mean, matrix).log_prob(mean * 0.5)
         squeezed = of.TransformedDistribution(normal, [of.TanhTransform()]).log_prob(torch.tanh(mean) * 0.5)
