@@ -128,8 +128,9 @@ def test_layers_of_transformers_take_masks() -> None:
         torch.testing.assert_close(executable(*given), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_distributions_validate() -> None:
+def test_distributions_validate(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `torch.distributions` checks was a branch on data; a call in which it does not hold is refused, as by eager."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # Dynamo turns it off for the whole process
 
     def scores(mean: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
         of = torch.distributions
