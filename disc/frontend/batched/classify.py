@@ -60,15 +60,11 @@ class Classes:
     def _operation(self, step: Compute) -> str:
         seen = step.seen
         if step.kind == "attribute":
-            return (
-                "tensor"
-                if seen.only("tensor")
-                else "path"
-                if seen.only("module", "namespace")
-                else "glue"
-                if seen.only("tensors")
-                else "plain"
-            )
+            if seen.only("tensor"):
+                return "tensor"
+            if seen.only("module", "namespace"):
+                return "path"
+            return "glue" if seen.only("tensors") else "plain"
         if step.kind == "item":
             if seen.only("tensor"):
                 return "tensor"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ def match_arguments(kind: object) -> tuple[str, ...]:
     return getattr(kind, "__match_args__", ())
 
 
-class Patterns:
+class Patterns(ABC):
     """What `_Lowering` has for `match`. matched: the classes of patterns, and what positions meant: (class, its meaning, attributes)."""
 
     def __init__(self, function: FunctionType) -> None:
@@ -65,20 +66,20 @@ class Patterns:
         self._out: list[Step] = []
         self._function = function
 
-    def block(self, statements: Sequence[ast.stmt]) -> list[Step]:
-        raise NotImplementedError
+    @abstractmethod
+    def block(self, statements: Sequence[ast.stmt]) -> list[Step]: ...
 
-    def _name(self, what: str = "t") -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _name(self, what: str = "t") -> str: ...
 
-    def _atom(self, node: ast.expr, target: str | None = None) -> ast.expr:
-        raise NotImplementedError
+    @abstractmethod
+    def _atom(self, node: ast.expr, target: str | None = None) -> ast.expr: ...
 
-    def _bind(self, target: ast.expr, value: ast.expr) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _bind(self, target: ast.expr, value: ast.expr) -> None: ...
 
-    def _into(self, name: str, node: ast.expr) -> list[Step]:
-        raise NotImplementedError
+    @abstractmethod
+    def _into(self, name: str, node: ast.expr) -> list[Step]: ...
 
     def _match(self, node: ast.Match) -> None:
         name = self._name("c")
