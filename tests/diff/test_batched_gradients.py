@@ -17,6 +17,7 @@ from disc.api import compile_block
 from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.differentiate import Source, differentiated
+from disc.frontend.batched.facts import gathered
 from disc.frontend.batched.public import make_batched
 from disc.frontend.batched.rows import row_class
 
@@ -189,6 +190,25 @@ def test_what_autograd_refuses() -> None:
     assert not loss(batched.batch(many)).requires_grad  # where none are asked for
     frozen = TreeLSTM(HIDDEN).requires_grad_(False)
     assert not loss(by_pytorch(frozen).batch(many, gradients=True)).requires_grad
+
+
+def test_weights_that_are_frozen_and_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks held the elements that a weight had when it was frozen. Where only trained weights change, nothing is looked at in full."""
+    torch.manual_seed(0)
+    model = TreeLSTM(HIDDEN)
+    batched, many = by_pytorch(model), trees(4)
+    looks = []
+    monkeypatch.setattr("disc.frontend.batched.model.gathered", lambda *given: looks.append(1) or gathered(*given))
+    for frozen in ([1, 2], [2], []):
+        for number, each in enumerate(model.parameters()):
+            each.requires_grad_(number not in frozen)
+        for _ in range(4):
+            looks.clear()
+            check(model, batched, many, [each for each in model.parameters() if each.requires_grad])
+            with torch.no_grad():
+                for each in model.parameters():
+                    each.sub_(0.01 * each.requires_grad)
+    assert batched.stats()["recaptures"] > 0 and not looks
 
 
 WAYS = [lambda x: x, lambda x: [None, x].pop(), lambda x: x.view(-1), lambda x: (x + x.detach()) / 2]  # code of a lambda is not followed

@@ -21,15 +21,17 @@ def address_of(tensor: torch.Tensor) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """version: how many writes were counted. address: in bytes. memory: shares it, so that nothing else gets its address."""
+    """version: how many writes were counted. address: in bytes. memory: shares it, so that nothing else gets its address. trained: whether
+    the tensor had gradients."""
 
     version: int
     address: int
     memory: torch.Tensor
+    trained: bool
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Contents:
-        return cls(tensor._version, address_of(tensor), tensor.detach())
+        return cls(tensor._version, address_of(tensor), tensor.detach(), tensor.requires_grad)
 
     def are_those_of(self, tensor: torch.Tensor) -> bool:
         return tensor._version == self.version and address_of(tensor) == self.address

@@ -96,10 +96,15 @@ def _has_attributes(value: object) -> bool:
 
 
 def watched(
-    functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module], weights: Iterable[torch.Tensor], more: Collection[str] = ()
+    functions: Iterable[FunctionType],
+    modules: Sequence[torch.nn.Module],
+    weights: Iterable[torch.Tensor],
+    more: Collection[str] = (),
+    *,
+    gradients: bool,
 ) -> Facts:
     """The same by identity, and the versions of weights, for a quick look: where that finds a difference, what is equal may have taken the
-    place of something."""
+    place of something. gradients: weights that have some may change with every batch, but not which do."""
     facts = Facts()
     attributes = set(more)
     for function in functions:
@@ -131,7 +136,10 @@ def watched(
     for hooks in HOOKS_OF_ALL:
         facts.add_dict(hooks, set())
     for each in weights:
-        facts.add_tensor(each)
+        if gradients:
+            facts.add_attribute(each, "requires_grad")
+        if not gradients or not each.requires_grad:
+            facts.add_tensor(each)
     return facts
 
 

@@ -421,7 +421,7 @@ class Model:
         self._known = (len(self._functions), Kind.made)
         functions = [each.original for each in self._functions.values()]
         weights = {id(each): each for kind in self._kinds() for each, _ in kind.weights}.values()
-        self._watched = watched(functions, self._modules(), weights, self._by_value())
+        self._watched = watched(functions, self._modules(), weights, self._by_value(), gradients=self.gradients)
 
     def _kinds(self) -> Iterator[Kind]:
         for region in self.regions():

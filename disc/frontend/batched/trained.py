@@ -249,7 +249,11 @@ class TrainedModel(Model):
         return GradientRecorder(self._memory, self._lower, self._programs_now(), self.techniques)
 
     def is_stale(self, kind: Kind) -> bool:
-        return any(not weight.requires_grad and not contents.are_those_of(weight) for weight, contents in kind.weights)
+        """What blocks were made with are the elements of frozen weights, and which are frozen."""
+        return any(
+            weight.requires_grad != contents.trained or (not contents.trained and not contents.are_those_of(weight))
+            for weight, contents in kind.weights
+        )
 
     def walk(self, recursion: Recursion, instances: Sequence[object]) -> tuple[list[object], int] | None:
         if not all(isinstance(kind.lifted, TrainedBlock) for kind in recursion.kinds):
