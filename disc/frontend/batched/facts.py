@@ -101,7 +101,7 @@ def watched(
     weights: Iterable[torch.Tensor],
     more: Collection[str] = (),
     *,
-    gradients: bool,
+    gradients: bool = False,
 ) -> Facts:
     """The same by identity, and the versions of weights, for a quick look: where that finds a difference, what is equal may have taken the
     place of something. gradients: weights that have some may change with every batch, but not which do."""

@@ -131,7 +131,7 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def weights() -> list[torch.Tensor]:
         return [*model.parameters(), *model.buffers()]
 
-    before, quick, code = gathered(functions, modules), watched(functions, modules, weights(), gradients=False), code_of_calls(modules)
+    before, quick, code = gathered(functions, modules), watched(functions, modules, weights()), code_of_calls(modules)
     contents = [(each, Contents.of(each)) for each in weights()]
     assert quick.hold()
     CHANGES[name](model)
@@ -139,13 +139,13 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen_by_weights = any(not held.are_those_of(each) for each, held in contents)
     is_other_code = code_of_calls(list(model.modules())) != code
     assert gathered(functions, list(model.modules())) != before or seen_by_weights or is_other_code
-    assert watched(functions, list(model.modules()), weights(), gradients=False).hold()
+    assert watched(functions, list(model.modules()), weights()).hold()
 
 
 def test_what_no_function_reads_may_change() -> None:
     model = Net()
     model.unread = 1.0  # pyright: ignore[reportArgumentType]
-    quick = watched([Net.forward], list(model.modules()), model.parameters(), gradients=False)
+    quick = watched([Net.forward], list(model.modules()), model.parameters())
     model.unread = 2.0  # pyright: ignore[reportArgumentType]
     assert quick.hold()
 
