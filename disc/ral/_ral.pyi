@@ -74,6 +74,14 @@ class Schedule:
     def __init__(self, blocks: Sequence[tuple[Context, Sequence[int], Sequence[int], int, Sequence[int]]]) -> None: ...
     def run(self, tables: tuple[Any, ...], used: list[int], batches: Numbers, indices: Numbers) -> list[int]: ...
 
+SweepValue = tuple[int, int, int, int, int]  # what, table, place, room, flags
+
+class Sweep:
+    def __init__(self, blocks: Sequence[tuple[Context, Sequence[SweepValue], Sequence[SweepValue], Sequence[SweepValue], int]]) -> None: ...
+    def run(
+        self, tables: tuple[Any, ...], used: list[int], launches: Numbers, indices: Numbers, next: int, backwards: bool
+    ) -> tuple[int, bytes]: ...
+
 SKELETON_OPS: tuple[tuple[str, str], ...]  # (name, letters of operands)
 
 class Skeleton:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from batched_blocks import by_pytorch
-from dynamic_models import CASES, TreeLSTM, trees
+from dynamic_models import CASES, Tree, TreeLSTM, trees
 from torch import Tensor, nn
 
 import disc
@@ -84,6 +85,7 @@ def test_training_with_compiled_blocks() -> None:
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     assert compiles[0] == compiles[-1] > 0 and batched.stats()["recaptures"] == 0
+    assert batched.stats()["walked"] > 0 and batched.stats()["eager"] == 0, batched.explain()
     assert "with gradients" in batched.explain()
     with torch.no_grad():  # without gradients the new weights are seen
         torch.testing.assert_close(loss(batched.batch(many)), loss([model(each) for each in many]), rtol=1e-4, atol=1e-5)
@@ -177,6 +179,31 @@ def test_several_ways_back_and_rows_without_gradients() -> None:
     expected = torch.autograd.grad(loss([model(each) for each in many[:5]]), weights)
     for one, two in zip(torch.autograd.grad(other, weights), expected, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_nodes_sums_of_batches_and_threads() -> None:
+    """What several nodes read gets the sum; a weight gets that of all batches; threads have memory of their own."""
+    torch.manual_seed(0)
+    model = TreeLSTM(HIDDEN)
+    batched: Any = disc.batched(model)
+    one, two, three = trees(3)
+    other = Tree(0, two, two)
+    many = [Tree(0, one, other), other, two, Tree(0, other, other), one, Tree(0, three, one)]
+    assert batched.batch([], gradients=True) == []
+    for chosen in (many[:1], many[3:5], many, many):
+        check(model, batched, chosen)
+    weights, chosen = list(model.parameters()), (many, many[2:4])
+    totals = [loss(batched.batch(each, gradients=True)) for each in chosen]
+    for total in (*totals, totals[0]):
+        total.backward(retain_graph=True)
+    expected = [gradients([model(tree) for tree in each], weights)[1:] for each in chosen]
+    for weight, first, second in zip(weights, *expected, strict=True):
+        torch.testing.assert_close(weight.grad, 2 * first + second, rtol=1e-4, atol=1e-5)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda number: gradients(batched.batch(chosen[number % 2], gradients=True), weights)[1:], range(16)))
+    for number, each in enumerate(found):
+        for one_gradient, other_gradient in zip(each, expected[number % 2], strict=True):
+            torch.testing.assert_close(one_gradient, other_gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_what_autograd_refuses() -> None:

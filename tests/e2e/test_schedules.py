@@ -15,6 +15,9 @@ from torch import nn
 from disc.api import compile_block
 from disc.config import Options
 from disc.errors import CompilerBug, CycleError, MissingFieldError, ShapeConstraintError, StructureError
+from disc.frontend.batched.sweeps import ADDED, NUMBERS, ROWS
+from disc.ral import _ral
+from disc.ral.executable import Executable
 from disc.ral.plain_objects import check_plain
 from disc.ral.schedule import NodeKind, Question, Schedule, ScheduledBlock, Structures
 
@@ -71,6 +74,7 @@ class Compiled:
     model: TreeLSTM
     schedule: Schedule
     structures: Structures
+    leaf: Executable
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +89,7 @@ def compiled() -> Compiled:
         NodeKind(0, {}, {"word": "word"}, (), ("word",)),
         NodeKind(1, {"left": "left", "right": "right"}, {}, (("left", 0), ("left", 1), ("right", 0), ("right", 1)), ()),
     ]
-    return Compiled(model, schedule, Structures(schedule, kinds, 2, Question("is_leaf", False, 0, 1)))
+    return Compiled(model, schedule, Structures(schedule, kinds, 2, Question("is_leaf", False, 0, 1)), leaf)
 
 
 def grown(rng: random.Random, leaves: int) -> Tree:
@@ -214,6 +218,54 @@ def test_values_are_checked_and_rows_too(compiled: Compiled) -> None:
         compiled.schedule.run((table,), [3], np.array([[0, 1, 0]]), np.array([1]))
     with pytest.raises(CompilerBug, match="a batch of 2 rows at index 3 of 4"):
         compiled.schedule.run((table,), [0], np.array([[0, 2, 3]]), np.zeros(4, np.int64))
+
+
+def test_sweeps(compiled: Compiled) -> None:
+    """Launches with rows of their own, one after the other; results that are added to rows, and flags of these; what a sweep checks."""
+    words, leaf = (NUMBERS, -1, 0, 0, 0), compiled.leaf.context
+    plain = (leaf, [words], [(ROWS, 0, 0, 0, 0), (ROWS, 0, 1, 0, 0)], [], 1)
+    added = (leaf, [words], [(ADDED, 0, 1, 1, 2), (ROWS, 3, 1, 0, 0)], [(ROWS, 2, 0, 0, 0)], 2)
+    sweep = _ral.Sweep([plain, added])
+    table, room, flags = torch.zeros(4, HIDDEN), torch.zeros(2, HIDDEN), torch.zeros(4, dtype=torch.bool)
+    tables, numbers = (table, room, flags, room + 1), np.array([3, 5, 1, 1])
+
+    def run(launches: list[list[int]], used: int = 4, begin: int = 0, *, backwards: bool = False) -> tuple[int, bytes]:
+        return sweep.run(tables, [used, 2, 4, 2], np.array(launches), numbers, begin, backwards)
+
+    assert run([[0, 1, 0, 0, 1], [0, 1, 1, 3, 2]], used=0) == (2, bytes([1, 1]))
+    expected = torch.stack([each for word in (3, 5) for each in compiled.model.leaf(torch.tensor(word))]).detach()
+    torch.testing.assert_close(table[[0, 1, 3, 2]], expected)
+    launches = [[1, 2, 0, 0, 0], [-1, 2, 0, 0, 0], [1, 2, 0, 2, 0]]
+    assert run(launches, begin=3, backwards=True) == (2, bytes(3))  # the last is not needed, the one in front of it the caller's
+    flags[0] = True
+    assert run(launches, begin=1, backwards=True) == (1, bytes(3))  # one of two is needed
+    flags[3] = flags[2] = True
+    before = table.clone()
+    assert run(launches, begin=3, backwards=True) == (2, bytes([0, 0, 1]))
+    before[1] += compiled.model.leaf(torch.tensor(3))[0].detach() + compiled.model.leaf(torch.tensor(5))[0].detach()
+    torch.testing.assert_close(table, before)
+    assert flags.tolist() == [True, True, True, True]
+    for launch, used, message in (
+        ([0, 2, 0, 0, 3], 4, "launch 0 has rows that are not there"),
+        ([0, 2, 0, 0, -1], 4, "launch 0 has rows that are not there"),
+        ([0, 2, 3, 0, 2], 4, "launch 0 has numbers that are not there"),
+        ([0, 0, 0, 0, 2], 4, "launch 0 has numbers that are not there"),
+        ([2, 1, 0, 0, 2], 4, "launch 0 is of a block that there is not"),
+        ([1, 2, 0, 0, 0], 1, "launch 0 numbers a row that is not in use"),
+    ):
+        with pytest.raises(CompilerBug, match=message):
+            run([launch], used)
+    for values in (
+        [(ROWS, 4, 0, 0, 0), words],
+        [(ADDED, 0, 0, 0, 0), words],
+        [(ROWS, 0, 2, 0, 0), words],
+        [words, words],
+        [(7, 0, 0, 0, 0), words],
+    ):
+        with pytest.raises(CompilerBug, match="a value of block 0 lies nowhere"):
+            _ral.Sweep([(leaf, [words], values, [], 1)]).run(tables, [4, 2, 4, 2], np.array([[0, 1, 0, 0, 2]]), numbers, 0, False)
+    with pytest.raises(CompilerBug, match="table 0 is not contiguous"):
+        sweep.run((torch.zeros(HIDDEN, 4).t(), room, flags), [4, 2, 4], np.array([[0, 1, 0, 0, 2]]), numbers, 0, False)
 
 
 def test_properties_that_ask_for_none(compiled: Compiled) -> None:

@@ -1,4 +1,5 @@
-"""Gradients of batches: what ran is gone through backwards, launch by launch, each as one launch.
+"""Gradients of batches: what ran is gone through backwards, each launch as one, and all of them by one native call, but for those that
+gradients have reached in part and those that no program computes.
 
 Gradients of rows lie in tables like the rows'. A row that several launches read, as a node that several parents share, gets the sum of
 what they hand back; a weight gets what all rows of all launches add in one sum, at the end.
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -18,6 +21,7 @@ from disc.frontend.batched.differentiate import Gradient, Source
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import RowClass
+from disc.frontend.batched.sweeps import Backward, Name, Sweeps, may_go_back, program_of
 from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock, gradient_tables
 
 if TYPE_CHECKING:
@@ -26,32 +30,55 @@ if TYPE_CHECKING:
 # --- what ran -------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launches:
-    """Calls of one kind that ran together. given, made: i64 [rows, B], [results, B], places in the tables of their classes. values: i64
-    [values, B]. starts: the first places of each result, where its others follow one by one; None where one's do not. first: the row of
-    the first call in what the kind's calls keep; None where they kept nothing."""
+    """Calls of one kind that ran together. count: B of them. numbers: i64 [(rows + values) * B], contiguous: the places of the rows that
+    they were given, in the tables of their classes, and their other values. places: i64 [results, B], those of results; None where they
+    follow one by one from `starts` on, None where they do not. first: the row of the first call in what the kind's calls keep; None where
+    they kept nothing."""
 
     kind: Kind
-    given: Tensor
-    values: Tensor
-    made: Tensor
+    count: int
+    numbers: Tensor
     starts: tuple[int, ...] | None
     first: int | None
+    places: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.made.shape[1]
+        return self.count
+
+    @cached_property
+    def given(self) -> Tensor:
+        """[rows, B]"""
+        rows = len(self.kind.rows)
+        return self.numbers[: rows * self.count].view(rows, self.count)
+
+    @cached_property
+    def values(self) -> Tensor:
+        """[values, B]"""
+        return self.numbers[len(self.kind.rows) * self.count :].view(self.kind.values, self.count)
+
+    @cached_property
+    def made(self) -> Tensor:
+        """[results, B]"""
+        if self.starts is None:
+            assert self.places is not None
+            return self.places
+        return torch.tensor(self.starts).unsqueeze(1) + torch.arange(self.count)
 
     def of(self, mask: Tensor) -> Launches:
         """Some of the calls. mask: bool [B]."""
-        return Launches(self.kind, self.given[:, mask], self.values[:, mask], self.made[:, mask], None, None)
+        numbers = self.numbers.view(-1, self.count)[:, mask].flatten()
+        return Launches(self.kind, int(mask.sum()), numbers, None, None, self.made[:, mask])
 
 
 class Ran(Protocol):
-    """What a batch computed. memory: for what one way back needs. layouts: the weights as its programs took them."""
+    """What a batch computed. memory: for what one way back needs. layouts: the weights as its programs took them. sweeps: those of its
+    model."""
 
     memory: Memory
     layouts: Layouts
+    sweeps: Sweeps
 
     def before(self, count: int) -> Sequence[Launches]:
         """The first `count` of them, in order; whatever they read and made lies in tables."""
@@ -109,7 +136,7 @@ class _Attach(torch.autograd.Function):
 
 @once_differentiable
 def _swept(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    return None, *Sweep(ctx.results).run(gradients)
+    return None, *WayBack(ctx.results).run(gradients)
 
 
 # --- the way back ---------------------------------------------------------------------------------------------------------------
@@ -127,15 +154,22 @@ class _Part:
 @dataclass
 class _Terms:
     """What the weights of a kind get. total: its calls; kept, made: as of `_Part` for all of them, in the order in which they ran, where
-    they kept something."""
+    they kept something. whole: launches all of whose gradients are in `made`; parts: others."""
 
     total: int
     kept: Sequence[Tensor]
     made: Sequence[Tensor]
+    whole: list[Launches] = field(default_factory=list)
     parts: list[_Part] = field(default_factory=list)
 
+    def part(self, launches: Launches) -> _Part:
+        """A launch of `whole`."""
+        assert launches.first is not None
+        rows = slice(launches.first, launches.first + len(launches))
+        return _Part(launches, [each[rows] for each in self.kept], [each[rows] for each in self.made])
 
-class Sweep:
+
+class WayBack:
     """One way back through launches."""
 
     def __init__(self, results: _Results) -> None:
@@ -157,8 +191,7 @@ class Sweep:
         try:
             self._launches = self._of.ran.before(self._of.count)
             self._begin(gradients)
-            for each in reversed(self._launches):
-                self._back(each)
+            self._go_back()
             for kind, terms in self._terms.items():
                 self._sum(kind, terms)
             return [self._of_leaf(leaf) for leaf in self._of.leaves]
@@ -182,11 +215,59 @@ class Sweep:
         own = self._gradients[given[0]][given[1]]
         return own.clone() if found is None else own + found
 
-    def _hand_back(self, kind: RowClass, places: Tensor, gradient: Tensor) -> None:
+    def _go_back(self) -> None:
+        """Through all launches, by native calls where one can."""
+        launches, left = self._launches, len(self._launches)
+        kinds = [kind for kind in dict.fromkeys(each.kind for each in launches) if may_go_back(kind)]
+        sweep = self._of.ran.sweeps.backward(kinds)
+        tables = self._tables_of(sweep)
+        used = [len(tables[name]) if tables[name].dim() else 0 for name in sweep.tables]
+        records, offset = list[list[int]](), 0
+        for each in launches:
+            records.append(sweep.launch(each.kind, len(each), offset, each.first, each.starts))
+            offset += len(each.numbers)
+        numbers = torch.cat([each.numbers for each in launches]).numpy() if launches else np.empty(0, np.int64)
+        laid = np.array(records, np.int64).reshape(left, -1 if records else 3)
+        while left:
+            left, ran = sweep.run(tables, used, laid, numbers, left, backwards=True)
+            for number in np.flatnonzero(np.frombuffer(ran, np.uint8)).tolist():
+                self._terms[launches[number].kind].whole.append(launches[number])
+            if left:
+                left -= 1
+                self._back(launches[left])
+
+    def _tables_of(self, sweep: Backward) -> dict[Name, Tensor]:
+        """The tables that it names."""
+        terms = {kind: self._terms_of(kind, program_of(kind)[0]) for kind in sweep.kinds}
+        most: dict[Name, int] = {}
+        for each in self._launches:
+            for name in sweep.rooms.get(each.kind, ()):
+                most[name] = max(most.get(name, 0), len(each))
+        weights = zip(sweep.weights, self._of.ran.layouts.of([*sweep.weights.values()]), strict=True)
+        tables: dict[Name, Tensor] = {
+            **dict(weights),
+            **{name: self._loan.tensor((count, *name[1].shape), name[1].dtype) for name, count in most.items()},
+        }
+        for name in sweep.tables:
+            what, of, place = name
+            if what == "rows":
+                tables[name] = self._of.ran.rows_of(of)
+            elif what in ("gradients", "flags"):
+                self._begin_rows(of)
+                tables[name] = self._gradients[of] if what == "gradients" else self._reached[of]
+            elif what in ("kept", "made"):
+                tables[name] = (terms[of].kept if what == "kept" else terms[of].made)[place]
+        return tables
+
+    def _begin_rows(self, kind: RowClass) -> None:
+        """Makes the table of gradients of a class, and says that none of them is reached."""
         if kind not in self._gradients:
             count = len(self._of.ran.rows_of(kind))
             self._gradients[kind] = self._loan.tensor((count, *kind.shape), kind.dtype).zero_()
             self._reached[kind] = torch.zeros(count, dtype=torch.bool)
+
+    def _hand_back(self, kind: RowClass, places: Tensor, gradient: Tensor) -> None:
+        self._begin_rows(kind)
         self._gradients[kind].index_add_(0, places, gradient)
         self._reached[kind][places] = True
 
@@ -208,11 +289,11 @@ class Sweep:
         gradient, executable = compiled
         terms = self._terms_of(kind, gradient)
         if launches.first is not None and mask.all():
-            rows = slice(launches.first, launches.first + len(launches))
-            part = _Part(launches, [each[rows] for each in terms.kept], [each[rows] for each in terms.made])
+            part = terms.part(launches)
+            terms.whole.append(launches)
         else:
             part = self._apart(launches, mask, gradient, terms)
-        terms.parts.append(part)
+            terms.parts.append(part)
         if executable is not None:
             self._run(part, gradient, executable)
 
@@ -299,11 +380,14 @@ class Sweep:
         block = kind.lifted
         assert isinstance(block, TrainedBlock)
         assert isinstance(block.gradient, tuple)
-        in_order = [each for each in self._launches if each.kind is kind]
-        parts = terms.parts
-        if sum(len(each.launches) for each in parts if each.launches.first is not None) == terms.total:
-            given, values, made = (torch.cat([getattr(each, name) for each in in_order], 1) for name in ("given", "values", "made"))
-            parts = [_Part(Launches(kind, given, values, made, None, 0), terms.kept, terms.made)]
+        parts = [*map(terms.part, terms.whole), *terms.parts]
+        if sum(map(len, terms.whole)) == terms.total:
+            in_order = [each for each in self._launches if each.kind is kind]
+            numbers = torch.cat([each.numbers.view(-1, len(each)) for each in in_order], 1).flatten()
+            made = torch.cat([each.made for each in in_order], 1)
+            parts = [_Part(Launches(kind, terms.total, numbers, None, 0, made), terms.kept, terms.made)]
+        if not parts:
+            return
         for term in block.gradient[0].terms:
             found = []
             for source in term.parts:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import Row, RowClass, own_rows
 from disc.frontend.batched.structural import UNKNOWN, Recursion, Walked
+from disc.frontend.batched.sweeps import Forward, Name, Sweeps
 from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock
 
 if TYPE_CHECKING:
@@ -38,9 +40,10 @@ class _Noted:
 
     def launches(self) -> Launches:
         """As they lie in tables."""
-        values = torch.tensor(self._values, dtype=torch.int64).reshape(len(self._values), self.kind.values).t()
-        given, made = self._places(self.given, len(self.kind.rows)), self._places(self._made, len(self.kind.results))
-        return Launches(self.kind, given, values, made, self._starts(), self._first)
+        count = len(self._values)
+        values = torch.tensor(self._values, dtype=torch.int64).reshape(count, self.kind.values).t()
+        numbers = torch.cat([self._places(self.given, len(self.kind.rows)), values]).flatten()
+        return Launches(self.kind, count, numbers, self._starts(), self._first, self._places(self._made, len(self.kind.results)))
 
     def _starts(self) -> tuple[int, ...] | None:
         starts = tuple(row.place for row in self._made[0])
@@ -55,9 +58,9 @@ class _Noted:
 class GradientRecorder(Recorder):
     """Keeps what ran (`Ran`), and gives rows that become tensors their gradients."""
 
-    def __init__(self, memory: Memory, *arguments: Any) -> None:
+    def __init__(self, memory: Memory, sweeps: Sweeps, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.memory, self.layouts = memory, Layouts()
+        self.memory, self.layouts, self.sweeps = memory, Layouts(), sweeps
         self._kept: dict[Kind, list[Table]] = {}
         self._calls: dict[Kind, int] = {}  # that kept something
         self._ran: list[tuple[int, int]] = []  # of the group that runs: first row and number of what launches kept
@@ -163,38 +166,38 @@ def _target(row: Row) -> Target:
 class WalkedBatch:
     """A batch that a native walk has found (`Ran`)."""
 
-    def __init__(self, recursion: Recursion, walked: Walked, memory: Memory) -> None:
-        self.memory, self.layouts = memory, Layouts()
+    def __init__(self, recursion: Recursion, walked: Walked, memory: Memory, sweeps: Sweeps) -> None:
+        self.memory, self.layouts, self.sweeps = memory, Layouts(), sweeps
         self._recursion = recursion
         self._walked = walked
         loan = Loan(memory)
         weakref.finalize(self, loan.end)
         self._tables = {kind: loan.tensor((count, *kind.shape), kind.dtype)
                         for kind, count in zip(recursion.classes, walked.used, strict=True)}  # fmt: skip
-        self._used = dict.fromkeys(self._tables, 0)
-        calls = dict.fromkeys(recursion.kinds, 0)
-        for block, count, _ in walked.batches.tolist():
-            calls[recursion.kinds[block]] += count
-        self._kept = {kind: [loan.tensor((count, *each.shape), each.dtype) for each in _block(kind).kept] for kind, count in calls.items()}
-        self._ran = dict.fromkeys(calls, 0)
+        calls, used = dict.fromkeys(recursion.kinds, 0), dict.fromkeys(self._tables, 0)
         indices = torch.from_numpy(walked.indices)
-        self._launches = [self._run(recursion.kinds[block], indices, count, offset) for block, count, offset in walked.batches.tolist()]
+        self._launches: list[Launches] = []
+        records: list[list[int]] = []
+        sweep = sweeps.forward(recursion.kinds)
+        for block, count, offset in walked.batches.tolist():
+            kind = recursion.kinds[block]
+            starts = []
+            for each in kind.results:
+                starts.append(used[each])
+                used[each] += count
+            vectors = len(kind.rows) + kind.values
+            self._launches.append(Launches(kind, count, indices[offset : offset + vectors * count], tuple(starts), calls[kind]))
+            records.append(sweep.launch(kind, count, offset, calls[kind], starts))
+            calls[kind] += count
+        self._kept = {kind: [loan.tensor((count, *each.shape), each.dtype) for each in _block(kind).kept] for kind, count in calls.items()}
+        self._run(sweep, np.array(records, np.int64).reshape(len(records), -1 if records else 3))
 
-    def _run(self, kind: Kind, indices: Tensor, count: int, offset: int) -> Launches:
-        rows, block, ran = len(kind.rows), _block(kind), self._ran[kind]
-        vectors = indices[offset : offset + (rows + kind.values) * count].reshape(rows + kind.values, count)
-        tables = [self._tables[each][: self._used[each]] for each in kind.block.tables()]
-        starts, out = [], []
-        for each in kind.results:
-            first = self._used[each]
-            self._used[each] = first + count
-            starts.append(first)
-            out.append(self._tables[each][first : first + count])
-        kept = [each[ran : ran + count] for each in self._kept[kind]]
-        block.run(tables, vectors[:rows].unbind(), vectors[rows:].unbind(), [*out, *kept], self.layouts)
-        self._ran[kind] = ran + count
-        made = torch.tensor(starts).unsqueeze(1) + torch.arange(count)
-        return Launches(kind, vectors[:rows], vectors[rows:], made, tuple(starts), ran)
+    def _run(self, sweep: Forward, launches: np.ndarray) -> None:
+        tables: dict[Name, Tensor] = {("rows", kind, 0): each for kind, each in self._tables.items()}
+        tables |= {("kept", kind, place): each for kind, kept in self._kept.items() for place, each in enumerate(kept)}
+        tables |= zip(sweep.weights, self.layouts.of([*sweep.weights.values()]), strict=True)
+        used = [len(tables[name]) if name in sweep.weights and tables[name].dim() else 0 for name in sweep.tables]
+        sweep.run(tables, used, launches, self._walked.indices, 0, backwards=False)
 
     def results(self) -> list[object]:
         """Those of the instances, with gradients."""
@@ -240,13 +243,13 @@ class TrainedModel(Model):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._memory = Memory()
+        self._memory, self._sweeps = Memory(), Sweeps()
 
     def mode(self) -> contextlib.AbstractContextManager[None]:
         return torch.enable_grad()
 
     def recorder(self) -> Recorder:
-        return GradientRecorder(self._memory, self._lower, self._programs_now(), self.techniques)
+        return GradientRecorder(self._memory, self._sweeps, self._lower, self._programs_now(), self.techniques)
 
     def is_stale(self, kind: Kind) -> bool:
         """What blocks were made with are the elements of frozen weights, and which are frozen."""
@@ -261,7 +264,7 @@ class TrainedModel(Model):
         try:
             walked = recursion.arranged(instances)
             with torch.no_grad():
-                batch = WalkedBatch(recursion, walked, self._memory)
+                batch = WalkedBatch(recursion, walked, self._memory, self._sweeps)
         except UNKNOWN:
             return None
         recursion.count(walked)

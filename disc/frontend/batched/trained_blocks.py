@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 
 class Layouts:
-    """Weights as programs take them, for one batch: each is turned once."""
+    """Weights as programs take them, row-major, for one batch: each is turned once."""
 
     def __init__(self) -> None:
-        self._turned: dict[tuple[int, int], Tensor] = {}
+        self._copied: dict[tuple[int, int, bool], Tensor] = {}
 
     def of(self, weights: Sequence[Weight]) -> list[Tensor]:
-        return [self._transpose(each.tensor) if each.turned else each.tensor.detach() for each in weights]
+        return [self._row_major(each.tensor, turned=each.turned) for each in weights]
 
-    def _transpose(self, weight: Tensor) -> Tensor:
-        name = id(weight), weight._version
-        found = self._turned.get(name)
+    def _row_major(self, weight: Tensor, *, turned: bool) -> Tensor:
+        if not turned and weight.is_contiguous():
+            return weight.detach()
+        name = id(weight), weight._version, turned
+        found = self._copied.get(name)
         if found is None:
-            found = self._turned[name] = weight.detach().t().contiguous()
+            found = self._copied[name] = (weight.detach().t() if turned else weight.detach()).contiguous()
         return found
 
 
 class TrainedBlock:
-    """A block for B instances, and its gradient, as programs that take the weights. kept: what a run keeps for the gradient. eager: of how
-    many calls PyTorch computed the gradient, one by one."""
+    """A block for B instances, and its gradient, as programs that take weights. program: of tables, rows, values and `weights` gives
+    results and what is kept. kept: what a run keeps for the gradient. eager: of how many calls PyTorch computed the gradient."""
 
     takes_weights = True
 
@@ -48,12 +50,17 @@ class TrainedBlock:
         self._block = block
         self._compile = compile_block
         self._refusal: str | None = None
-        self._graphs, self._forward = self._compiled_forward()
-        self.executable: Executable | None = self._forward
+        self._graphs, self.program = self._compiled_forward()
+        self.executable: Executable | None = self.program
 
     @property
     def kept(self) -> tuple[RowClass, ...]:
         return self._graphs.kept
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Those that `program` takes, in order."""
+        return self._graphs.forward.weights
 
     def __call__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """As `Lifted`."""
@@ -65,7 +72,7 @@ class TrainedBlock:
     ) -> None:
         """As `Lifted`. out: for the results, then for what is kept, [B, ...]."""
         into = out[0] if len(out) == 1 else tuple(out)
-        self._forward(*tables, *rows, *values, *layouts.of(self._graphs.forward.weights), out=into)
+        self.program(*tables, *rows, *values, *layouts.of(self.weights), out=into)
 
     @cached_property
     def gradient(self) -> tuple[Gradient, Executable | None] | str | None:

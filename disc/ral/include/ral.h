@@ -397,6 +397,58 @@ RAL_API ral_status ral_run_batches(const ral_block* blocks, int32_t block_count,
                                    int32_t table_count, const ral_batch* batches, int64_t batch_count, const int64_t* indices,
                                    int64_t index_count);
 
+/* Where a value of a block in a sweep lies. */
+enum {
+  RAL_SWEEP_TABLE,   /* an input: the rows of a table that are in use; all of one of rank 0 */
+  RAL_SWEEP_NUMBERS, /* an input: vector `place` of the launch, i64 [count]; numbers of rows of `table`, unless that is -1 */
+  RAL_SWEEP_ROWS,    /* [count, ...]: rows of a table one behind the other, from start `place` of the launch on */
+  RAL_SWEEP_ADDED    /* a result: f32 or f64, written to table `room` and then added to the rows of `table` that vector `place` numbers,
+                      * whose flags (table `flags`, i1 [rows]) are set */
+};
+
+typedef struct ral_sweep_value {
+  int32_t what;
+  int32_t table;
+  int32_t place;
+  int32_t room;
+  int32_t flags;
+} ral_sweep_value;
+
+/* A program with weights as inputs, or that of its gradient. needed: rows of flags: an instance is needed where one of its own is set; with
+ * none of them, all are. */
+typedef struct ral_sweep_block {
+  ral_context* program;
+  const ral_sweep_value* inputs;
+  const ral_sweep_value* results;
+  const ral_sweep_value* needed;
+  int32_t input_count;
+  int32_t result_count;
+  int32_t needed_count;
+  int32_t vector_count; /* of each of its launches */
+} ral_sweep_block;
+
+/* tables: row-major, in memory of this process. used: how many rows of each hold something, which are those that vectors may number; rows
+ * that a launch writes are. launches: [launch_count][3 + start_count]: block, or -1 for one that the caller runs; count >= 1; where its
+ * vectors begin in `indices`, one behind the other; starts. */
+typedef struct ral_sweep {
+  const ral_sweep_block* blocks;
+  const ral_tensor* tables;
+  int64_t* used;
+  const int64_t* launches;
+  const int64_t* indices;
+  int64_t launch_count;
+  int64_t index_count;
+  int32_t block_count;
+  int32_t table_count;
+  int32_t start_count;
+} ral_sweep;
+
+/* Runs launches in order from *next on, or backwards those in front of *next, and notes in `ran` [launch_count] which ran. One of which no
+ * instance is needed is left out. Ends at one of which some are, or that is the caller's: then launch *next, or backwards *next - 1, is to be
+ * run by the caller, who goes on behind it; at the end *next is launch_count, or 0. That rows are there, and numbered ones in use, is checked
+ * for each launch: the code of a block may rely on it. What tables hold after a failure is undefined. */
+RAL_API ral_status ral_run_sweep(const ral_sweep* sweep, int32_t backwards, int64_t* next, uint8_t* ran);
+
 /* A vector of rows of a block: result `result` of the children in field `field`. */
 typedef struct ral_node_row {
   int32_t field;

@@ -9,6 +9,7 @@
 #include "core/exec.h"
 #include "core/functions.h"
 #include "core/schedule.h"
+#include "core/sweep.h"
 #include "cpu/core_limits.h"
 #include "cpu/cores.h"
 #include "cuda/gpu.h"
@@ -169,6 +170,10 @@ ral_status ral_run_batches(const ral_block* blocks, int32_t block_count, const r
   return guarded("ral_run_batches", [&] {
     return ral::run_batches(blocks, block_count, tables, used, table_count, batches, batch_count, indices, index_count);
   });
+}
+
+ral_status ral_run_sweep(const ral_sweep* sweep, int32_t backwards, int64_t* next, uint8_t* ran) {
+  return guarded("ral_run_sweep", [&] { return ral::run_sweep(*sweep, backwards != 0, next, ran); });
 }
 
 ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks, int32_t block_count, int64_t* used, int32_t table_count,

@@ -19,6 +19,7 @@
 #include "python/python_tensor.h"
 #include "python/recorder.h"
 #include "python/schedule.h"
+#include "python/sweep.h"
 #include "python/tasks.h"
 #include "ral.h"
 
@@ -386,6 +387,7 @@ NB_MODULE(_ral, module) {
   ral::python::bind_followers(module);
   ral::python::bind_recorder(module);
   ral::python::bind_schedules(module);
+  ral::python::bind_sweeps(module);
   ral::python::bind_tasks(module);
   nb::class_<Stored>(module, "Stored").def("read", &read_stored, nb::arg("array"));
   nb::class_<Context>(module, "Context")
