@@ -26,8 +26,8 @@ from disc.shapes import Condition
 LEAST = 3  # PyTorch's trace takes every size to be at least 2: the lesser of it and 2 is 2 there, for sizes 0 and 1 as well
 
 
-def item(x: Tensor, index: object) -> object:
-    """`x[index]`."""
+def item(x: Tensor, index: object) -> Any:
+    """`x[index]`, of a packed sequence's sizes a number."""
     return item_of_sizes(x, _clamped(x, index))
 
 
@@ -42,10 +42,12 @@ def _ends(place: object) -> bool:
 
 
 def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[torch.SymInt, int]]:
-    """(size, least) of the dims of which a call takes a number of elements that PyTorch knows to be there without asking."""
+    """(size, least) of the dims of which a call takes a number of elements that PyTorch knows to be there without asking, and of what
+    counts from the end of one."""
     if not args or not isinstance(args[0], Tensor):
         return
     x = args[0]
+    yield from ((-each, 1) for each in _bounds(func, args, kwargs) if _is_given(each) and statically_known_true(each < 0))
     if func == Tensor.__getitem__ and len(args) == 2:
         found = [(size, _least(place)) for place, size in _sliced(x, args[1]) if isinstance(place, slice)]
     elif func in _TAKING:
@@ -56,6 +58,20 @@ def demands(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
     else:
         return
     yield from ((size, least) for size, least in found if isinstance(size, torch.SymInt) and 0 < least < LEAST and _is_given(size))
+
+
+def _bounds(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.SymInt]:
+    """The computed places at which a call begins or ends a slice. `-n` counts from the end for PyTorch, which takes n to be positive; in
+    Python it is the first place where n is 0."""
+    if func in (Tensor.__getitem__, Tensor.__setitem__) and len(args) > 1:
+        places = [bound for place, _ in _sliced(args[0], args[1]) if isinstance(place, slice) for bound in (place.start, place.stop)]
+    elif func in _TAKING:
+        given = {**dict(zip(_TAKING[func][0], args[1:], strict=False)), **kwargs}
+        cuts = given.get("indices", given.get("indices_or_sections", given.get("tensor_indices_or_sections")))
+        places = [given.get("start"), given.get("end"), *(cuts if isinstance(cuts, list | tuple) else ())]
+    else:
+        return
+    yield from (each for each in places if isinstance(each, torch.SymInt))
 
 
 def _is_given(size: torch.SymInt) -> bool:
@@ -112,7 +128,7 @@ _TAKING: dict[object, tuple[tuple[str, ...], int | None, Callable[[Mapping[str, 
 
 
 _SQUEEZING = (torch.squeeze, Tensor.squeeze)
-TAKING: tuple[object, ...] = (Tensor.__getitem__, *_TAKING, *_SQUEEZING)
+TAKING: tuple[object, ...] = (Tensor.__getitem__, Tensor.__setitem__, *_TAKING, *_SQUEEZING)
 
 
 def _least(place: slice) -> int:

@@ -372,10 +372,12 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
     return x[functools.reduce(torch.logical_and, ordered).nonzero()]
 
 
-def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> object:
-    """PyTorch's trace of a negative dim gives a result of other dims."""
-    place = dim + x.dim() if dim is not None and -x.dim() <= dim < 0 else dim
-    return torch.unique_consecutive(x, return_inverse, return_counts, place)
+def unique_consecutive(x: Tensor, *flags: bool, dim: int | None = None, **named: bool) -> object:
+    """PyTorch's trace of a negative dim gives a result of other dims. flags: as they were given, since which results there are depends
+    on whether they have names."""
+    along = flags[2] if len(flags) == 3 else dim
+    place = along + x.dim() if along is not None and -x.dim() <= along < 0 else along
+    return torch.unique_consecutive(x, *flags[:2], dim=place, **named)  # pyright: ignore[reportCallIssue]
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

@@ -22,6 +22,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
 
 from disc.frontend.replaced import replaced
+from disc.frontend.slices import item
 
 
 def is_number(entry: object) -> bool:
@@ -86,7 +87,7 @@ def set_item(x: Tensor, index: object, value: object) -> None:
         put(x, index, value)
         return
     if any(isinstance(size, torch.SymInt) for size in x.shape) and all(map(_is_basic, entries)):
-        part = x[entries]
+        part = _part(x, entries)
         if isinstance(value, int | float):
             part.fill_(value)
             return
@@ -94,6 +95,18 @@ def set_item(x: Tensor, index: object, value: object) -> None:
             part.copy_(value)
             return
     torch.Tensor.__setitem__(x, index, value)  # pyright: ignore[reportArgumentType]
+
+
+def _part(x: Tensor, entries: tuple[Any, ...]) -> Tensor:
+    """`x[entries]`, a view. A size as an index is a place to PyTorch's `select`; its index would take it for the example's number."""
+    computed = [isinstance(each, torch.SymInt) for each in entries]
+    part = item(x, tuple(slice(None) if each else entry for each, entry in zip(computed, entries, strict=True)))
+    kept = [entry is None or isinstance(entry, slice) or each for each, entry in zip(computed, entries, strict=True)]
+    whole = part.dim() - sum(kept)  # of the ellipsis
+    for place in reversed([place for place, each in enumerate(computed) if each]):
+        dim = sum(whole if entry is Ellipsis else each for each, entry in zip(kept[:place], entries, strict=False))
+        part = torch.select(part, dim, entries[place])
+    return part
 
 
 def _is_basic(entry: object) -> bool:

@@ -17,7 +17,7 @@ from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.op_builder import REDUCED_PRECISION, OpBuilder, Tensor, is_integral
-from disc.frontend.rules.elementwise import Operand, as_tensor, operand, promoted
+from disc.frontend.rules.elementwise import Operand, as_tensor, operand, promoted, rounded
 from disc.frontend.symbols import Shape, to_shape, to_size
 from disc.frontend.torch_mlir import Argument, Kind, Literal, Lowerings, SizeKind, TensorKind, literal
 
@@ -140,7 +140,10 @@ def _type_of(value: Operand, to: torch.dtype | None) -> torch.dtype | None:
 def emit(e: OpBuilder, lowerings: Lowerings, call: Call, planned: Plan) -> Tensor | tuple[Tensor, ...]:
     """Raises: RuleError where torch-mlir has no lowering after all."""
     lowered = lowerings[planned.kind]
-    values = lowered.clone([_operand(e, value, dtype) for value, dtype in planned.operands])
+    result = call.results[0].dtype
+    values = lowered.clone(
+        [_operand(e, value if dtype in (None, result) else rounded(e, value, result), dtype) for value, dtype in planned.operands]
+    )
     tensors: list[Tensor] = []
     for value, kind, sizes, shape, meta in zip(values, planned.kind.results, lowered.sizes, planned.shapes, call.results, strict=True):
         known = tuple([want if have is None else have for have, want in zip(sizes, shape, strict=True)])

@@ -133,3 +133,42 @@ def test_a_slice_of_which_the_size_alone_is_read(name: str) -> None:
         else:
             with pytest.raises(ShapeConstraintError, match=r"test_clamped_slices\.py"):
                 compiled(x)
+
+
+FROM_THE_END: dict[str, Callable[[Tensor], object]] = {
+    "last": lambda x: x[:, -x.shape[0] :] * 2,
+    "all but the last": lambda x: x[:, : -x.shape[0]] * 2,
+    "parts": lambda x: [part * 2 for part in x.tensor_split([-x.shape[0]], 1)],
+    "of a flat one": lambda x: x.flatten()[-x.shape[0] :] * 2,
+}
+
+
+@pytest.mark.parametrize("name", FROM_THE_END)
+def test_a_computed_number_of_elements_from_the_end(name: str) -> None:
+    """`-n` is the first place where n is 0; PyTorch, which takes n for positive, counts from the end."""
+    compiled = disc.compile(FROM_THE_END[name], [torch.randn(3, 7)])
+    for shape in ((0, 3), (1, 1), (2, 5), (3, 0), (3, 3), (5, 2)):
+        x = torch.randn(shape)
+        try:
+            result = compiled(x)
+        except ShapeConstraintError:
+            assert shape[0] == 0 or shape[1] < shape[0]
+            continue
+        torch.testing.assert_close(result, FROM_THE_END[name](x))
+
+
+def test_a_part_is_written_of_a_computed_number_of_elements_from_the_end() -> None:
+    """More than there are demand nothing of Python; here they are refused, where the result had as many rows as were written."""
+
+    def written(x: Tensor) -> Tensor:
+        y = x.reshape(-1).clone()
+        y[-x.shape[0] :] = 0
+        return y
+
+    compiled = disc.compile(written, [torch.randn(4, 8)])
+    for shape in ((1, 1), (3, 2), (5, 1)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), written(x))
+    for shape in ((3, 0), (0, 3)):
+        with pytest.raises(ShapeConstraintError, match=r"test_clamped_slices\.py"):
+            compiled(torch.randn(shape))

@@ -174,6 +174,19 @@ def test_runs_of_equal_elements() -> None:
     check(function, *([torch.tensor(x), torch.tensor([[1, 1, 2, 2], [1, 1, 1, 3]])] for x in xs))
 
 
+def test_counts_alone_of_what_is_unique() -> None:
+    """The counts came as an empty inverse."""
+
+    def counted(x: torch.Tensor) -> tuple[object, ...]:
+        rows = x.reshape(1, -1)
+        return torch.unique_consecutive(x, return_counts=True), rows.unique_consecutive(return_counts=True, dim=-1)
+
+    compiled = disc.compile(counted, [torch.randint(3, (9,))])
+    for size in (1, 2, 30):
+        x = torch.randint(3, (size,))
+        torch.testing.assert_close(compiled(x), counted(x))
+
+
 @pytest.mark.parametrize("function", [torch.unique_consecutive, torch.unique])
 def test_unique_slices(function: Callable[..., Any]) -> None:
     """Of a dim from the end; slices without elements are compared by neither."""

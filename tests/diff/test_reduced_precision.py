@@ -302,3 +302,20 @@ def test_errors() -> None:
     assert [Options(dtype=str(each)) for each in ("float16", "fp16", "half", torch.float16)] == [Options(dtype="f16")] * 4
     with pytest.raises(TargetError, match=re.escape(f"the targets are native, {', '.join(ALL_ISAS)}")):
         disc.compile(Layer(2, 2), (randn(2, 2),), target="x86-64-v4+amx")
+
+
+MIXED = {
+    "add": torch.add, "sub": lambda x, y: y - x, "mul": torch.mul, "div": torch.div, "remainder": lambda x, y: y % x,
+    "fmod": lambda x, y: torch.fmod(y, x), "twice": lambda x, y: torch.add(x, y, alpha=2), "sum": lambda x, y: y.sum(0, dtype=x.dtype),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_integers_are_rounded_before_they_meet_floats_of_16_bits(dtype: str) -> None:
+    """As eager converts them: what is beyond the type's range is infinite, however close the other operand is to its opposite."""
+    compiled = disc.compile(lambda x, y: [each(x, y) for each in MIXED.values()], (torch.ones(9, dtype=DTYPES[dtype]), torch.ones(9).int()))
+    for size in (2, 5, 40):  # of one element alone eager's products take the integer as it is
+        x, y = (torch.randn(size) * 300).to(DTYPES[dtype]), torch.randint(-1 << 20, 1 << 20, (size,), dtype=torch.int32)
+        for name, result, expected in zip(MIXED, compiled.flat(x, y), [each(x, y) for each in MIXED.values()], strict=True):
+            assert torch.equal(result.nan_to_num(nan=7), expected.nan_to_num(nan=7)) or name == "sum", name
+            torch.testing.assert_close(result, expected, equal_nan=True)

@@ -136,3 +136,22 @@ def test_parts_of_one_element_are_written(function: Callable[[Tensor, Tensor], T
     for shape in ((3, 2), (1, 1), (2, 1), (0, 5), (3, 3), (2, 7)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x, torch.tensor(3.0)), function(x, torch.tensor(3.0)))
+
+
+def test_places_that_are_sizes_are_written() -> None:
+    """Each was the example's number, which fixed the dim."""
+
+    def written(x: Tensor) -> Tensor:
+        n, m = x.shape
+        y = torch.zeros(2, n + 1, m + 1, 3)
+        y[0, n, ..., m, 1] = 5
+        y[..., n, m, 2] = x.sum()
+        y[1, n, None, ..., :1, -1] = 7
+        y[:, n // 2, m // 2] += 2
+        flat = torch.select_scatter(x.reshape(-1), torch.ones(()), 0, -n)
+        return y.sum(0) + flat[n - 1]
+
+    compiled = disc.compile(written, (torch.randn(4, 8),))
+    for shape in ((1, 1), (3, 2), (5, 7), (2, 6)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), written(x))

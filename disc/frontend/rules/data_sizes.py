@@ -14,7 +14,7 @@ from disc.frontend.rules.overrides import Rule
 from disc.frontend.rules.places import INDEX, as_mask, coordinates, number, positions, scatter_at, take, with_room, without_last
 from disc.frontend.rules.reductions import cumulative
 from disc.frontend.rules.sorting import sized_library, sort_along
-from disc.frontend.rules.views import clamped, slice_along
+from disc.frontend.rules.views import clamped, needed_by, slice_along
 from disc.frontend.symbols import Size, product, to_shape, to_size
 
 aten = torch.ops.aten
@@ -205,7 +205,7 @@ def tensor_split(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
         raise RuleError("the number of parts depends on data")
     what, numbers, whole = f"a place of {call.node.target}", e.convert(places, INDEX), x.shape[dim]
     found = [e.bind(e.reshape(e.slice(numbers, [place], (1,), [1]), ()), None, what) for place in range(count)]
-    ends = [*(clamped(e, each, whole) for each in found), whole]
+    ends = [*(clamped(e, each, whole, needed_by(call)) for each in found), whole]
     parts: list[Tensor] = []
     for start, end, meta in zip([0, *ends[:-1]], ends, call.results, strict=True):
         size = to_size(sympy.Max(sympy.Integer(0), sympy.sympify(end) - sympy.sympify(start)))

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from disc.frontend.call import Call
-from disc.frontend.op_builder import NO_RULE, OpBuilder, RuleError, Tensor, is_integral
+from disc.frontend.op_builder import NO_RULE, REDUCED_PRECISION, OpBuilder, RuleError, Tensor, is_integral
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.symbols import to_size
 
@@ -66,11 +66,20 @@ def operands(e: OpBuilder, call: Call, dtype: torch.dtype, names: tuple[str, str
     return as_tensor(e, operand(call, names[0]), dtype), as_tensor(e, operand(call, names[1]), dtype)
 
 
+def rounded(e: OpBuilder, value: Operand, dtype: torch.dtype) -> Operand:
+    """An operand of what computes in f32 for a result of `dtype`: eager converts its tensors to that first, and an integer that f16 or
+    bf16 has not is another one then. A number without dims it takes as it is, in most of its loops."""
+    if not isinstance(value, Tensor) or value.rank == 0 or value.dtype.is_floating_point or dtype not in REDUCED_PRECISION:
+        return value
+    return e.convert(value, dtype)
+
+
 def computed(e: OpBuilder, call: Call, body: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """`body` on the promoted operands, in f32 for reduced precision, converted to the result's type."""
     dtype = call.dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    return e.convert(body(*operands(e, call, wide)), dtype)
+    wide = torch.float32 if dtype in REDUCED_PRECISION else dtype
+    left, right = (as_tensor(e, rounded(e, operand(call, name), dtype), wide) for name in ("self", "other"))
+    return e.convert(body(left, right), dtype)
 
 
 def unary_rule(name: str) -> Rule:

@@ -67,7 +67,21 @@ def repeat(e: OpBuilder, call: Call) -> Tensor:
     return e.reshape(wide, call.shape)
 
 
-def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
+def _extreme(e: OpBuilder, kind: type[sympy.Max | sympy.Min], left: sympy.Expr, right: sympy.Expr, why: str) -> sympy.Expr:
+    """The greater or the lesser of two sizes. Sympy takes the sizes of inputs to be positive: where it says by itself which one that is,
+    it must be so in every call."""
+    found = kind(left, right)
+    for own, other in ((left, right), (right, left)):
+        if found == own and own != other:
+            e.require(">=" if kind is sympy.Max else "<=", to_size(own), to_size(other), why)
+    return found
+
+
+def needed_by(call: Call) -> str:
+    return f"needed by {call.node.target} at {line_text(call.node)}"
+
+
+def slice_start(e: OpBuilder, start: Size, size: Size, why: str) -> Size:
     """Where a slice begins: a start that may be negative counts from the end, and never falls below 0.
 
     A start beyond the end needs no clamp: the slice is empty then, and its size says so.
@@ -79,29 +93,31 @@ def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
         return wrapped if e.non_negative(wrapped) else to_size(sympy.Max(0, wrapped))
     if e.non_negative(start):
         return start
-    return clamped(e, start, size)
+    return clamped(e, start, size, why)
 
 
-def from_the_start(e: OpBuilder, place: Size, size: Size) -> Size:
+def from_the_start(e: OpBuilder, place: Size, size: Size, why: str) -> Size:
     """A place that counts from the end of `size` where it is negative."""
     if e.non_negative(place):
         return place
     whole, bound = sympy.sympify(size), sympy.sympify(place)
-    return to_size(bound + whole * sympy.Min(sympy.Max(-bound, sympy.Integer(0)), sympy.Integer(1)))
+    behind = _extreme(e, sympy.Max, -bound, sympy.Integer(0), why)
+    return to_size(bound + whole * _extreme(e, sympy.Min, behind, sympy.Integer(1), why))
 
 
-def clamped(e: OpBuilder, place: Size, size: Size) -> Size:
+def clamped(e: OpBuilder, place: Size, size: Size, why: str) -> Size:
     """A bound of a slice as a place from 0 to `size`; a negative one counts from the end."""
-    bound = sympy.sympify(from_the_start(e, place, size))
-    return to_size(sympy.Max(sympy.Integer(0), sympy.Min(bound, sympy.sympify(size))))
+    bound = sympy.sympify(from_the_start(e, place, size, why))
+    return to_size(_extreme(e, sympy.Max, sympy.Integer(0), _extreme(e, sympy.Min, bound, sympy.sympify(size), why), why))
 
 
 def _solve_slice(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
     """What PyTorch takes for data, since it does not know on which side of 0, or of the end, the bounds lie, is a size that follows."""
     size, meta = x.shape[dim], call.results[0]
-    start = clamped(e, call.size("start"), size) if call.has("start") else 0
-    end = clamped(e, call.size("end"), size) if call.has("end") and call.size("end") != sys.maxsize else size
-    length = sympy.sympify(to_size(sympy.Max(sympy.Integer(0), sympy.sympify(end) - start)))
+    why = needed_by(call)
+    start = clamped(e, call.size("start"), size, why) if call.has("start") else 0
+    end = clamped(e, call.size("end"), size, why) if call.has("end") and call.size("end") != sys.maxsize else size
+    length = _extreme(e, sympy.Max, sympy.Integer(0), sympy.sympify(end) - start, why)
     step = call.integer("step")
     e.solve(meta, call.shape[dim], length if step == 1 else to_size(FloorDiv(length + step - 1, sympy.Integer(step))))
 
@@ -121,7 +137,7 @@ def slice_tensor(e: OpBuilder, call: Call) -> Tensor:
     if same_size(call.shape[dim], x.shape[dim]) and step == 1:
         return x
     start: Size = call.size("start") if call.has("start") else 0
-    return slice_along(e, x, dim, slice_start(e, start, x.shape[dim]), call.shape[dim], step)
+    return slice_along(e, x, dim, slice_start(e, start, x.shape[dim], needed_by(call)), call.shape[dim], step)
 
 
 # Ops whose result is their first argument, changed in some places.
@@ -157,10 +173,10 @@ def slice_scatter(e: OpBuilder, call: Call) -> Tensor:
     if x.rank == 0 or source.rank != x.rank:
         raise RuleError(f"a part of {source.rank} dims of a tensor of {x.rank} dims; PyTorch refuses it too")
     dim = wrap_dim(call.integer("dim"), x.rank)
-    start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
-    end = call.size("end") if call.has("end") else sys.maxsize
-    stop = x.shape[dim] if end == sys.maxsize else slice_start(e, end, x.shape[dim])
     why = f"{call.node.target} at {line_text(call.node)} writes all of its slice"
+    start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim], why)
+    end = call.size("end") if call.has("end") else sys.maxsize
+    stop = x.shape[dim] if end == sys.maxsize else slice_start(e, end, x.shape[dim], why)
     if call.integer("step") != 1:
         if source.shape[dim] == 0:
             return x
@@ -198,11 +214,18 @@ def _with_dims(call: Call) -> Tensor:
     return x
 
 
+def _selected(e: OpBuilder, call: Call, index: Size, size: Size) -> Size:
+    """The place that an index selects; a negative one counts from the end."""
+    if isinstance(index, int) and index < 0:
+        return to_size(sympy.sympify(size) + index)
+    return from_the_start(e, index, size, needed_by(call))
+
+
 def select(e: OpBuilder, call: Call) -> Tensor:
     x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
-    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else from_the_start(e, index, x.shape[dim])
+    start = _selected(e, call, index, x.shape[dim])
     return e.reshape(slice_along(e, x, dim, start, 1), call.shape)
 
 
@@ -213,7 +236,7 @@ def select_scatter(e: OpBuilder, call: Call) -> Tensor:
     if isinstance(index, int):
         least = index + 1 if index >= 0 else -index
         e.require(">=", x.shape[dim], least, f"{call.node.target} at {line_text(call.node)} writes at {index}")
-    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
+    start = _selected(e, call, index, x.shape[dim])
     position = e.iota(tuple(size if i == dim else 1 for i, size in enumerate(x.shape)), dim, torch.int64)
     hit = e.compare("eq", position, e.size_scalar(start, torch.int64))
     source = e.convert(call.tensor("src"), x.dtype)
