@@ -236,6 +236,19 @@ class Builder:
         parent.lines += [*lines, f"scf.yield {', '.join(chosen)} : {listed}", "} else {", f"scf.yield {', '.join(values)} : {listed}", "}"]
         return [f"{result}#{number}" for number in range(len(types))]
 
+    def for_each(
+        self, table: Sequence[float], values: Sequence[tuple[str, str]], step: Callable[[str, Sequence[str]], Sequence[str]]
+    ) -> Sequence[str]:
+        """A loop over f64 numbers: `step` takes one, in all lanes, and `values`, (SSA value, type), or what it gave before."""
+        numbers, whole, wide = ", ".join(f"{each:.17e}" for each in table), f"vector<{len(table)}xf64>", self.vec("f64")
+        constant = self.op(f"arith.constant dense<[{numbers}]> : {whole}", whole)
+        bounds = [self.op(f"arith.constant {each} : i64", "i64") for each in (0, len(table), 1)]
+        with self.loop(bounds[0], bounds[1], bounds[2], values) as loop:
+            place = self.op(f"arith.index_cast {loop.index} : i64 to index", "index")
+            number = self.op(f"vector.extract {constant}[{place}] : f64 from {whole}", "f64")
+            loop.yields = list(step(self.op(f"vector.broadcast {number} : f64 to {wide}", wide), loop.carried))
+        return loop.results
+
     @contextmanager
     def variable(self, name: str, ssa: str, *, lane: bool = False, mask: str | None = None, aligned: bool = False) -> Iterator[Variable]:
         """Binds symbol `name` to an SSA i64 in the current scope for the duration."""

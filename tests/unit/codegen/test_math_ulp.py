@@ -172,7 +172,7 @@ F64_CASES: dict[str, tuple[Callable[[mpf], mpf], float, float, float]] = {
     "atan": (mp.atan, 1e-100, 1e100, 2.0),
     "atanh": (mp.atanh, 1e-10, 0.999, 2.0),
     "cosh": (mp.cosh, 1e-5, 710.4, 2.5),
-    "cosine": (mp.cos, 1e-300, 1e6, 1.5),
+    "cosine": (mp.cos, 1e-300, 1.7e308, 1.5),
     "erf": (mp.erf, 1e-300, 6.5, 1.5),
     "erfc": (mp.erfc, 1e-5, 27.2, 3.0),
     "exponential": (mp.exp, 1e-5, 745.0, 1.5),
@@ -180,9 +180,9 @@ F64_CASES: dict[str, tuple[Callable[[mpf], mpf], float, float, float]] = {
     "log": (lambda x: mp.log(abs(x)), 5e-324, 1e308, 1.5),
     "log_plus_one": (mp.log1p, 1e-300, 0.99, 2.0),
     "logistic": (lambda x: 1 / (1 + mp.exp(-x)), 1e-5, 745.0, 2.0),
-    "sine": (mp.sin, 1e-300, 1e6, 1.5),
+    "sine": (mp.sin, 1e-300, 1.7e308, 1.5),
     "sinh": (mp.sinh, 1e-300, 710.4, 3.0),
-    "tan": (mp.tan, 1e-300, 1e6, 3.0),
+    "tan": (mp.tan, 1e-300, 1.7e308, 3.0),
     "tanh": (mp.tanh, 1e-300, 25.0, 1.5),
 }
 
@@ -201,8 +201,10 @@ def test_f64_sample(name: str) -> None:
     spread = np.exp(random.uniform(np.log(low), np.log(high), 150)) * random.choice([-1.0, 1.0], 150)
     dense = random.uniform(-1, 1, 150) * min(high, 8.0)
     x = np.concatenate([spread, dense])
+    if name in ("sine", "cosine", "tan"):  # where two ways to reduce meet, and the f64 that is nearest to a multiple of pi/2
+        x = np.concatenate([x, 2.0**20 + random.uniform(-9, 9, 30), 10.0 ** random.uniform(6, 20, 60), [6381956970095103 * 2.0**797]])
     got = MathKernel(name, "f64")(np.abs(x) if name == "log" else x)
-    with mp.workdps(60):
+    with mp.workdps(700 if high > 1e300 else 60):
         errors = [f64_error(value, function(mpf(float(argument)))) for value, argument in zip(got, x, strict=True)]
     worst = int(np.argmax(errors))
     assert errors[worst] <= bound, f"{name}({x[worst]!r}): {errors[worst]} ulp"
@@ -213,8 +215,6 @@ def test_f64_special_values(name: str) -> None:
     limits = [np.finfo(np.float64).tiny, 5e-324, 709.78, 709.79, 710.5, 745.1, 745.2, 1000.0]
     x = np.array([0.0, np.inf, np.nan, 1.0, *limits])
     x = np.concatenate([x, -x])
-    if name in ("sine", "cosine", "tan"):
-        x = x[~(np.abs(x) > 1e6) | np.isinf(x)]
     with np.errstate(all="ignore"):
         exact = REFERENCES[name](x)
         got = MathKernel(name, "f64")(x)

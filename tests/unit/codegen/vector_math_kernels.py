@@ -66,6 +66,22 @@ class TextBuilder:
         self.lines += ["} else {", f"scf.yield {', '.join(values)} : {listed}", "}"]
         return [f"{result}#{number}" for number in range(len(types))]
 
+    def for_each(
+        self, table: Sequence[float], values: Sequence[tuple[str, str]], step: Callable[[str, Sequence[str]], Sequence[str]]
+    ) -> Sequence[str]:
+        result, whole, wide = f"%v{len(self.lines)}", f"vector<{len(table)}xf64>", self.vec("f64")
+        numbers, listed = ", ".join(f"{value:.17e}" for value in table), ", ".join(kind for _, kind in values)
+        constant = self.constant(f"arith.constant dense<[{numbers}]> : {whole}")
+        bounds = [self.constant(f"arith.constant {each} : index") for each in (0, len(table), 1)]
+        carried = [f"{result}_{place}" for place in range(len(values))]
+        initial = ", ".join(f"{name} = {value}" for name, (value, _) in zip(carried, values, strict=True))
+        header = f"{result}:{len(values)} = scf.for {result}_at = {bounds[0]} to {bounds[1]} step {bounds[2]}"
+        self.lines.append(f"{header} iter_args({initial}) -> ({listed}) {{")
+        number = self.op(f"vector.extract {constant}[{result}_at] : f64 from {whole}", "f64")
+        found = step(self.op(f"vector.broadcast {number} : f64 to {wide}", wide), carried)
+        self.lines += [f"scf.yield {', '.join(found)} : {listed}", "}"]
+        return [f"{result}#{place}" for place in range(len(values))]
+
     def vec(self, element: str) -> str:
         return f"vector<{self.lanes}x{element}>"
 

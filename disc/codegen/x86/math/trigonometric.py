@@ -1,10 +1,12 @@
 """Sine, cosine, tangent, computed in f32 and f64, and their inverses, computed in f64.
 
-An argument is reduced with pi/2 in three parts, for |x| up to 2^15 in f32 and up to 2^20 pi/2 in f64. Where a vector has an f32 beyond, all
-of it is reduced in f64 with 2/pi to 196 bits: a branch, for it takes several times as long as all the rest.
+An argument is reduced with pi/2 in three parts, for |x| up to 2^15 in f32 and up to 2^20 in f64. Where a vector has one beyond, all of it
+is reduced in f64 with 2/pi, for f32 to 196 bits, for f64 to 1170: a branch, for it takes many times as long as all the rest.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disc.codegen.x86.math.coefficients import ASIN_F64, ATAN_F64, COSINE_F32, COSINE_F64, SINE_F32, SINE_F64
@@ -14,6 +16,13 @@ from disc.codegen.x86.math.vector_math import VectorMath, narrow, widen
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041F
 CHUNK_BITS = 28
 CHUNKS = 7
+
+# For f64 of any size: a half of x has 27 bits, so that its product with a piece of 26 is exact. The last of 45 pieces would be below the
+# smallest normal number, unless x were smaller by that power of two and they larger.
+CHUNK_BITS_F64 = 26
+CHUNKS_F64 = 45
+SHIFT_F64 = 256
+LARGE_F64 = 2.0**20
 
 # pi/2 = first + second + third; the first two have 33 bits, so that their products with an integer below 2^20 are exact (as in fdlibm).
 HALF_PI_FIRST = 1.57079632673412561417e00
@@ -63,6 +72,26 @@ def two_over_pi_chunks() -> list[float]:
     return [math.ldexp((TWO_OVER_PI >> shift) & mask, shift - total_bits - 2) for shift in shifts]
 
 
+@functools.cache
+def long_two_over_pi_chunks() -> tuple[float, ...]:
+    """2/pi / 4 * 2^SHIFT_F64 in pieces for f64, the highest first."""
+    total_bits = CHUNK_BITS_F64 * CHUNKS_F64
+    guard = 64
+    one = 1 << (total_bits + guard)
+
+    def arc_tangent_of_inverse(n: int) -> int:
+        total, power, k = 0, one // n, 0
+        while power:
+            total += (-1) ** k * (power // (2 * k + 1))
+            power, k = power // (n * n), k + 1
+        return total
+
+    pi = 4 * (4 * arc_tangent_of_inverse(5) - arc_tangent_of_inverse(239))  # Machin
+    bits = ((2 * one * one) // pi) >> guard
+    shifts = [total_bits - CHUNK_BITS_F64 * (index + 1) for index in range(CHUNKS_F64)]
+    return tuple(math.ldexp((bits >> shift) & ((1 << CHUNK_BITS_F64) - 1), shift - total_bits - 2 + SHIFT_F64) for shift in shifts)
+
+
 def nearest_integer(m: VectorMath, value: str) -> tuple[str, str]:
     """The nearest integer to |value| < 2^51, as a float and as bits whose low part is that integer."""
     magic = m.const(m.format.round_magic)
@@ -94,13 +123,12 @@ def reduce_f32_range(m: VectorMath, x: str) -> Reduced:
 
 def reduce_range(m: VectorMath, x: str) -> Reduced:
     """x of either format, by the range that it is in."""
-    if m.element == "f64":
-        return reduce_f64(m, x)
-    near = reduce_f32(m, x)
-    beyond = m.compare("ogt", m.abs(x), m.const(LARGE_F32))
+    double = m.element == "f64"
+    near = reduce_f64(m, x) if double else reduce_f32(m, x)
+    beyond = m.compare("ogt", m.abs(x), m.const(LARGE_F64 if double else LARGE_F32))
     types = (m.integer_type, m.type, m.type)
-    values = m.builder.where_any(beyond, (near.quadrant, near.high, near.low), types, lambda: _reduce_large_f32(m, x))
-    return Reduced(*values)
+    large = functools.partial(_reduce_large_f64, m, x, beyond, near) if double else functools.partial(_reduce_large_f32, m, x)
+    return Reduced(*m.builder.where_any(beyond, (near.quadrant, near.high, near.low), types, large))
 
 
 def reduce_f32(m: VectorMath, x: str) -> Reduced:
@@ -126,8 +154,37 @@ def _reduce_large_f32(m: VectorMath, x: str) -> tuple[str, str, str]:
     return quadrant, high, narrow(b, wide.sub(found.high, widen(b, high)))
 
 
+def _reduce_large_f64(m: VectorMath, x: str, beyond: str, near: Reduced) -> tuple[str, str, str]:
+    """The parts of what an f64 of any size is reduced to, in the lanes that are `beyond`.
+
+    x is cut into halves of 27 and 26 bits; otherwise as in `reduce_f32_range`. No f64 is nearer than about 2^-62 to a multiple of pi/2, and
+    the sum is right to some 2^-95 turns.
+    """
+    small = m.scale(x, 2.0**-SHIFT_F64)
+    upper = m.from_bits(m.int_and(m.bits(small), m.int_const(-1 << CHUNK_BITS_F64)))
+    halves = (upper, m.sub(small, upper))
+
+    def add(chunk: str, sums: Sequence[str]) -> Sequence[str]:
+        high, low = sums
+        for half in halves:
+            product = m.mul(half, chunk)
+            high, error = two_sum(m, high, m.sub(product, m.round_even(product)))
+            low = m.add(low, error)
+        return high, low
+
+    zero = (m.const(0.0), m.type)
+    high, low = two_sum(m, *m.builder.for_each(long_two_over_pi_chunks(), (zero, zero), add))
+    quarters = m.scale(high, 4.0)
+    n, quadrant = nearest_integer(m, quarters)
+    high, low = two_sum(m, m.sub(quarters, n), m.scale(low, 4.0))
+    turned = m.scale(high, math.pi / 2)
+    lost = m.fma(high, m.const(math.pi / 2), m.neg(turned))
+    rest = m.fma(high, m.const(HALF_PI_LOW), m.fma(low, m.const(math.pi / 2), lost))
+    return m.int_select(beyond, quadrant, near.quadrant), m.select(beyond, turned, near.high), m.select(beyond, rest, near.low)
+
+
 def reduce_f64(m: VectorMath, x: str) -> Reduced:
-    """Cody and Waite's reduction with 119 bits of pi/2, for |x| <= 2^20 pi/2; beyond, the result loses precision with the size of x."""
+    """Cody and Waite's reduction with 119 bits of pi/2, for |x| <= 2^20 pi/2."""
     n, quadrant = nearest_integer(m, m.scale(x, 2 / math.pi))
     first = m.fma(n, m.const(-HALF_PI_FIRST), x)
     second, error = two_sum(m, first, m.scale(n, -HALF_PI_SECOND))
@@ -191,17 +248,17 @@ def tangent_of(m: VectorMath, reduced: Reduced, shift: int) -> str:
 
 
 def sine(m: VectorMath, x: str) -> str:
-    """sin(x) within 1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    """sin(x) within 1 ulp."""
     return keep_zero(m, x, from_quadrant(m, reduce_range(m, x), 0))
 
 
 def cosine(m: VectorMath, x: str) -> str:
-    """cos(x) within 1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    """cos(x) within 1 ulp."""
     return from_quadrant(m, reduce_range(m, x), 1)
 
 
 def tangent(m: VectorMath, x: str) -> str:
-    """tan(x) within 1.1 ulp; in f64 for |x| up to 2^20 pi/2."""
+    """tan(x) within 1.1 ulp."""
     return keep_zero(m, x, tangent_of(m, reduce_range(m, x), 0))
 
 

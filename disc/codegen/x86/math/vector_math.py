@@ -12,7 +12,8 @@ from typing import Protocol
 
 class VectorBuilder(Protocol):
     """The interface of the code generator: it names results, caches constants (`from_table`: a splat, or as many values as lanes) and knows
-    the vector width. `where_any`: what `compute` gives where a lane of the mask is set, else the given values."""
+    the vector width. `where_any`: what `compute` gives where a lane of the mask is set, else the given values. `for_each`: a loop over f64
+    numbers; `step` takes one, in all lanes, and `values`, pairs with their types, or what it gave before."""
 
     lanes: int
 
@@ -25,6 +26,10 @@ class VectorBuilder(Protocol):
     def vec(self, element: str) -> str: ...
 
     def where_any(self, mask: str, values: Sequence[str], types: Sequence[str], compute: Callable[[], Sequence[str]]) -> list[str]: ...
+
+    def for_each(
+        self, table: Sequence[float], values: Sequence[tuple[str, str]], step: Callable[[str, Sequence[str]], Sequence[str]]
+    ) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)
