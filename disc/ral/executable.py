@@ -16,7 +16,7 @@ from disc.artifact import file as artifact
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_graphs, check_threads, threads_of_environment
 from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, ShapeConstraintError, TargetError, counted
-from disc.ral import _ral
+from disc.ral import _ral, nested_inputs
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
@@ -328,13 +328,24 @@ class Executable:
         return context
 
     def _by_position(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
-        """The inputs of a call whose only argument is a mapping of them by name; others as they are."""
+        """The inputs of a call whose only argument is a mapping of them by name, or whose arguments hold them; others as they are."""
+        if any(isinstance(each, Mapping | list | tuple) for each in inputs):
+            spread = nested_inputs.spread(inputs, self._all_names())
+            if spread is not None:
+                return spread
         if len(inputs) != 1 or not isinstance(inputs[0], Mapping):
             return inputs
         wrong = [name for name in inputs[0] if not isinstance(name, str)]
         if wrong:
             raise InputTypeError(f"a mapping as the only argument has the inputs by name; {wrong[0]!r} is no name")
         return self._arrange((), dict(inputs[0]))
+
+    def _all_names(self) -> list[str]:
+        """Of the inputs, and of what was fixed at compile time, in the model's order."""
+        names = list(self._names)
+        for record in sorted(self._manifest.get("fixed", []), key=itemgetter("position")):
+            names.insert(record["position"], record["name"])
+        return names
 
     def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
         """The inputs without what was fixed at compile time, where this is a call that gives that, too; else the same object."""
@@ -372,6 +383,12 @@ class Executable:
         if self._hidden is not None and "seed" in named and "seed" not in self._names:
             seed = Seed(named["seed"])
             return (*self._arrange(inputs, {name: value for name, value in named.items() if name != "seed"}), seed)
+        if any(isinstance(each, Mapping | list | tuple) for each in (*inputs, *named.values())):
+            names = self._all_names()
+            named = nested_inputs.spread_named(named, names)
+            spread = dict(zip(names, nested_inputs.spread(inputs, names) or (), strict=False))
+            if spread and not spread.keys() & named.keys():
+                inputs, named = (), spread | named
         for record in self._manifest.get("fixed", []):
             if record["name"] in named:
                 _check_fixed(record, named[record["name"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import UserDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import disc
-from disc.errors import InputRankError, InputTypeError, UnsupportedFormatError
+from disc.errors import DiscError, InputRankError, InputTypeError, UnsupportedFormatError
 from disc.ral.widen import is_exact
 
 LINEAR = nn.Linear(4, 3)
@@ -114,3 +115,33 @@ def test_exactness_against_all_values_of_a_dtype() -> None:
             if dtype is torch.int64 and wanted.startswith("float"):
                 exact = False  # 2^63 - 1 becomes 2^63, which the way back saturates
             assert is_exact(given, wanted) == exact, (given, wanted)
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+def test_arguments_that_hold_tensors_as_the_models_do() -> None:
+    """Each was "expected a tensor, got dict"; the order of keys is the example's, whichever the call has."""
+
+    def model(d: dict[str, Any], pair: Pair, rest: list[Tensor]) -> Tensor:
+        return d["a b"] - d["t"][0] * d["t"][1].sum() * d["k"] + pair.left @ pair.right + rest[0]
+
+    def example(n: int, k: int = 2) -> tuple[dict[str, Any], Pair, list[Tensor]]:
+        return {"k": k, "t": (torch.randn(n), torch.randn(n + 1)), "a b": torch.randn(n)}, Pair(*torch.randn(2, n)), [torch.randn(n)]
+
+    executable = disc.compile(model, example(3))
+    for n in (1, 5):
+        d, pair, rest = example(n)
+        turned = {"a b": d["a b"], "t": d["t"], "k": 2}
+        for result in (executable(d, pair, rest), executable(turned, pair, rest), executable(turned, rest=rest, pair=pair)):
+            torch.testing.assert_close(result, model(d, pair, rest))
+    with pytest.raises(InputTypeError, match="d_k was fixed to 2"):
+        executable(*example(3, 7))
+    with pytest.raises(DiscError):
+        executable({"a": rest[0]}, pair, rest)
+    only = disc.compile(lambda d: d["x"] - d["y"], ({"y": torch.randn(3), "x": torch.randn(3)},))
+    x, y = torch.randn(2, 4)
+    for result in (only({"x": x, "y": y}), only(d={"y": y, "x": x}), only(d_y=y, d_x=x)):
+        torch.testing.assert_close(result, x - y)
