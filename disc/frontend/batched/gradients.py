@@ -243,9 +243,8 @@ class WayBack:
         for each in self._launches:
             for name in sweep.rooms.get(each.kind, ()):
                 most[name] = max(most.get(name, 0), len(each))
-        weights = zip(sweep.weights, self._of.ran.layouts.of([*sweep.weights.values()]), strict=True)
         tables: dict[Name, Tensor] = {
-            **dict(weights),
+            **sweep.weights(self._of.ran.layouts),
             **{name: self._loan.tensor((count, *name[1].shape), name[1].dtype) for name, count in most.items()},
         }
         for name in sweep.tables:
@@ -337,7 +336,10 @@ class WayBack:
         incoming = [self._gathered(launches, place) for place in gradient.results]
         rows = [each[:count] for each in self._rows_for(kind, gradient)]
         out = (*rows, *part.made)
-        executable(*tables, *given, *incoming, *self._of.ran.layouts.of(gradient.graph.weights), out=out[0] if len(out) == 1 else out)
+        block = kind.lifted
+        assert isinstance(block, TrainedBlock)
+        weights = self._of.ran.layouts.of(gradient.graph.weights, block.products)
+        executable(*tables, *given, *incoming, *weights, out=out[0] if len(out) == 1 else out)
         for place, each in zip(gradient.rows, rows, strict=True):
             self._hand_back(kind.rows[place], launches.given[place], each)
 
@@ -380,21 +382,24 @@ class WayBack:
         block = kind.lifted
         assert isinstance(block, TrainedBlock)
         assert isinstance(block.gradient, tuple)
-        parts = [*map(terms.part, terms.whole), *terms.parts]
+        gradient = block.gradient[0]
         if sum(map(len, terms.whole)) == terms.total:
             in_order = [each for each in self._launches if each.kind is kind]
             numbers = torch.cat([each.numbers.view(-1, len(each)) for each in in_order], 1).flatten()
-            made = torch.cat([each.made for each in in_order], 1)
+            reads_results = any(source.kind == "result" for term in gradient.terms for source in term.parts)
+            made = torch.cat([each.made for each in in_order], 1) if reads_results else None
             parts = [_Part(Launches(kind, terms.total, numbers, None, 0, made), terms.kept, terms.made)]
+        else:
+            parts = [*map(terms.part, terms.whole), *terms.parts]
         if not parts:
             return
-        for term in block.gradient[0].terms:
+        for term in gradient.terms:
             found = []
             for source in term.parts:
                 values = [self._value(each, source) for each in parts]
                 value = values[0] if len(values) == 1 else torch.cat(values)
                 found.append(value.reshape(len(value), *source.shape))
-            self._sums[id(term.weight)] = term.added(found, self._sums.get(id(term.weight)), block.product)
+            self._sums[id(term.weight)] = term.added(found, self._sums.get(id(term.weight)), block.products)
 
     def _one(self, kind: Kind, given: Tensor, values: Tensor, made: Tensor) -> None:
         """The gradient of one call, in PyTorch."""

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from disc.frontend.batched.differentiate import Gradient, Weight
+from disc.frontend.batched.products import Products
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.rows import RowClass
-from disc.frontend.batched.trained_blocks import TrainedBlock, gradient_tables
+from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock, gradient_tables
 from disc.ral import _ral
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Sweep:
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self.kinds = tuple(kinds)
         self.number = {kind: place for place, kind in enumerate(kinds)}
-        self.weights: dict[Name, Weight] = {}
+        self._weights: dict[Name, tuple[Weight, Products]] = {}
         self._tables: dict[Name, int] = {}
         self._starts = RESULTS + max((len(kind.results) for kind in kinds), default=0)
         self._native = _ral.Sweep([self.block(kind) for kind in kinds])
@@ -65,9 +66,13 @@ class Sweep:
     def _whole(self, classes: Sequence[RowClass]) -> list[Value]:
         return [(TABLE, self.table("rows", each), 0, 0, 0) for each in classes]
 
-    def _weights(self, weights: Sequence[Weight]) -> list[Value]:
+    def weights(self, layouts: Layouts) -> dict[Name, Tensor]:
+        """The tables that are weights."""
+        return {name: layouts.of([weight], products)[0] for name, (weight, products) in self._weights.items()}
+
+    def _inputs_of(self, weights: Sequence[Weight], products: Products) -> list[Value]:
         for each in weights:
-            self.weights.setdefault(("weight", id(each.tensor), each.turned), each)
+            self._weights.setdefault(("weight", id(each.tensor), each.turned), (each, products))
         return [(TABLE, self.table("weight", id(each.tensor), each.turned), 0, 0, 0) for each in weights]
 
 
@@ -82,7 +87,7 @@ class Forward(Sweep):
         others = [(NUMBERS, -1, rows + place, 0, 0) for place in range(kind.values)]
         results = [(ROWS, self.table("rows", each), RESULTS + place, 0, 0) for place, each in enumerate(kind.results)]
         kept = [(ROWS, self.table("kept", kind, place), FIRST, 0, 0) for place in range(len(block.kept))]
-        inputs = [*self._whole(kind.block.tables()), *numbers, *others, *self._weights(block.weights)]
+        inputs = [*self._whole(kind.block.tables()), *numbers, *others, *self._inputs_of(block.weights, block.products)]
         return block.program.context, inputs, [*results, *kept], [], rows + kind.values
 
 
@@ -96,7 +101,7 @@ class Backward(Sweep):
 
     def block(self, kind: Kind) -> tuple[_ral.Context, list[Value], list[Value], list[Value], int]:
         """As of `Sweep`."""
-        gradient, executable = program_of(kind)
+        gradient, executable, products = program_of(kind)
         inputs = self._whole(gradient_tables(kind.block, gradient))
         for each in gradient.inputs:
             if each.kind == "row":
@@ -108,7 +113,7 @@ class Backward(Sweep):
             else:
                 inputs.append((ROWS, self.table("kept", kind, each.place), FIRST, 0, 0))
         inputs += [(ROWS, self.table("gradients", kind.results[place]), RESULTS + place, 0, 0) for place in gradient.results]
-        inputs += self._weights(gradient.graph.weights)
+        inputs += self._inputs_of(gradient.graph.weights, products)
         results: list[Value] = []
         self.rooms[kind] = [("room", kind.rows[place], number) for number, place in enumerate(gradient.rows)]
         for place, room in zip(gradient.rows, self.rooms[kind], strict=True):
@@ -119,13 +124,14 @@ class Backward(Sweep):
         return executable.context, inputs, results, needed, len(kind.rows) + kind.values
 
 
-def program_of(kind: Kind) -> tuple[Gradient, Executable]:
+def program_of(kind: Kind) -> tuple[Gradient, Executable, Products]:
     """That of the gradient of a kind that may be part of a `Backward`."""
-    found = kind.lifted.gradient if isinstance(kind.lifted, TrainedBlock) else None
-    assert isinstance(found, tuple)
-    gradient, executable = found
+    block = kind.lifted
+    assert isinstance(block, TrainedBlock)
+    assert isinstance(block.gradient, tuple)
+    gradient, executable = block.gradient
     assert executable is not None
-    return gradient, executable
+    return gradient, executable, block.products
 
 
 def may_go_back(kind: Kind) -> bool:

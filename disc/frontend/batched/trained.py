@@ -195,8 +195,9 @@ class WalkedBatch:
     def _run(self, sweep: Forward, launches: np.ndarray) -> None:
         tables: dict[Name, Tensor] = {("rows", kind, 0): each for kind, each in self._tables.items()}
         tables |= {("kept", kind, place): each for kind, kept in self._kept.items() for place, each in enumerate(kept)}
-        tables |= zip(sweep.weights, self.layouts.of([*sweep.weights.values()]), strict=True)
-        used = [len(tables[name]) if name in sweep.weights and tables[name].dim() else 0 for name in sweep.tables]
+        weights = sweep.weights(self.layouts)
+        tables |= weights
+        used = [len(tables[name]) if name in weights and tables[name].dim() else 0 for name in sweep.tables]
         sweep.run(tables, used, launches, self._walked.indices, 0, backwards=False)
 
     def results(self) -> list[object]:

@@ -25,16 +25,16 @@ class Layouts:
     def __init__(self) -> None:
         self._copied: dict[tuple[int, int, bool], Tensor] = {}
 
-    def of(self, weights: Sequence[Weight]) -> list[Tensor]:
-        return [self._row_major(each.tensor, turned=each.turned) for each in weights]
+    def of(self, weights: Sequence[Weight], products: Products) -> list[Tensor]:
+        return [self._row_major(each.tensor, products, turned=each.turned) for each in weights]
 
-    def _row_major(self, weight: Tensor, *, turned: bool) -> Tensor:
+    def _row_major(self, weight: Tensor, products: Products, *, turned: bool) -> Tensor:
         if not turned and weight.is_contiguous():
             return weight.detach()
         name = id(weight), weight._version, turned
         found = self._copied.get(name)
         if found is None:
-            found = self._copied[name] = (weight.detach().t() if turned else weight.detach()).contiguous()
+            found = self._copied[name] = products.transpose(weight.detach()) if turned else weight.detach().contiguous()
         return found
 
 
@@ -44,8 +44,8 @@ class TrainedBlock:
 
     takes_weights = True
 
-    def __init__(self, block: Block, compile_block: CompileBlock, product: Products) -> None:
-        self.product = product
+    def __init__(self, block: Block, compile_block: CompileBlock, products: Products) -> None:
+        self.products = products
         self.eager = 0
         self._block = block
         self._compile = compile_block
@@ -72,7 +72,7 @@ class TrainedBlock:
     ) -> None:
         """As `Lifted`. out: for the results, then for what is kept, [B, ...]."""
         into = out[0] if len(out) == 1 else tuple(out)
-        self.program(*tables, *rows, *values, *layouts.of(self.weights), out=into)
+        self.program(*tables, *rows, *values, *layouts.of(self.weights, self.products), out=into)
 
     @cached_property
     def gradient(self) -> tuple[Gradient, Executable | None] | str | None:
@@ -90,7 +90,7 @@ class TrainedBlock:
 
     def notes(self) -> list[str]:
         """What of its gradient PyTorch computed, and why."""
-        found = [f"gradients of products in PyTorch: {why}" for why in self.product.refusals.values()]
+        found = [f"{title} in PyTorch: {why}" for title, why in self.products.refusals]
         if self.eager:
             found.append(f"gradients of {self.eager} one by one in PyTorch: {self.gradient}")
         return found
@@ -126,7 +126,7 @@ class TrainedBlock:
         return {"row": self._block.rows, "result": self._block.results, "kept": self.kept}[kind][place]
 
     def _compiled(self, graph: Graph, example: Sequence[Tensor], tables: Sequence[int | None]) -> Executable:
-        return self._compile(graph.module, (*example, *Layouts().of(graph.weights)), tables)
+        return self._compile(graph.module, (*example, *Layouts().of(graph.weights, self.products)), tables)
 
 
 def gradient_tables(block: Block, gradient: Gradient) -> list[RowClass]:
