@@ -206,6 +206,30 @@ def test_shared_nodes_sums_of_batches_and_threads() -> None:
             torch.testing.assert_close(one_gradient, other_gradient, rtol=1e-4, atol=1e-5)
 
 
+class Scaled(nn.Module):
+    """With a weight of rank 0 and one that is not contiguous; half of the children are not reached, in launches with others that are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.table, self.join = nn.Parameter(torch.tensor(1.5)), nn.Embedding(20, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.join.weight = nn.Parameter(torch.randn(HIDDEN, 2 * HIDDEN)[:, ::2])
+
+    def forward(self, tree: Tree) -> Tensor:
+        if tree.is_leaf:
+            return self.table.weight[tree.word]
+        left, right = self(tree.left), self(tree.right)
+        return torch.tanh(self.join(left * self.scale + right.detach()))
+
+
+def test_walked_batches_with_weights_of_any_form() -> None:
+    torch.manual_seed(0)
+    model = Scaled().double()
+    batched: Any = disc.batched(model)
+    for count in (9, 9, 9, 1):
+        check(model, batched, trees(count))
+    assert batched.stats()["walked"] == 3 and batched.stats()["eager"] == 0, batched.explain()
+
+
 def test_what_autograd_refuses() -> None:
     model = TreeLSTM(HIDDEN)
     batched, many = by_pytorch(model), trees(3)
