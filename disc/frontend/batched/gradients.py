@@ -21,7 +21,7 @@ from disc.frontend.batched.differentiate import Gradient, Source
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import RowClass
-from disc.frontend.batched.sweeps import Backward, Name, Sweeps, may_go_back, program_of
+from disc.frontend.batched.sweeps import Backward, Name, Sweeps, may_go_back, program_of, rows_in
 from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock, gradient_tables
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class WayBack:
         kinds = [kind for kind in dict.fromkeys(each.kind for each in launches) if may_go_back(kind)]
         sweep = self._of.ran.sweeps.backward(kinds)
         tables = self._tables_of(sweep)
-        used = [len(tables[name]) if tables[name].dim() else 0 for name in sweep.tables]
+        used = [rows_in(tables[name]) for name in sweep.tables]
         records, offset = list[list[int]](), 0
         for each in launches:
             records.append(sweep.launch(each.kind, len(each), offset, each.first, each.starts))

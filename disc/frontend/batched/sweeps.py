@@ -124,6 +124,11 @@ class Backward(Sweep):
         return executable.context, inputs, results, needed, len(kind.rows) + kind.values
 
 
+def rows_in(table: Tensor) -> int:
+    """0 for one of rank 0."""
+    return table.shape[0] if table.dim() else 0
+
+
 def program_of(kind: Kind) -> tuple[Gradient, Executable, Products]:
     """That of the gradient of a kind that may be part of a `Backward`."""
     block = kind.lifted

@@ -19,7 +19,7 @@ from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.reused import Loan, Memory
 from disc.frontend.batched.rows import Row, RowClass, own_rows
 from disc.frontend.batched.structural import UNKNOWN, Recursion, Walked
-from disc.frontend.batched.sweeps import Forward, Name, Sweeps
+from disc.frontend.batched.sweeps import Forward, Name, Sweeps, rows_in
 from disc.frontend.batched.trained_blocks import Layouts, TrainedBlock
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class WalkedBatch:
         tables |= {("kept", kind, place): each for kind, kept in self._kept.items() for place, each in enumerate(kept)}
         weights = sweep.weights(self.layouts)
         tables |= weights
-        used = [len(tables[name]) if name in weights and tables[name].dim() else 0 for name in sweep.tables]
+        used = [rows_in(tables[name]) if name in weights else 0 for name in sweep.tables]
         sweep.run(tables, used, launches, self._walked.indices, 0, backwards=False)
 
     def results(self) -> list[object]:
