@@ -30,7 +30,7 @@ TAGS = ("unset", "none", "bool", "int", "float", "text", "row", "list", "tuple",
 BINARY = ("add", "sub", "mult", "div", "floordiv", "mod", "pow")
 COMPARE = ("eq", "noteq", "lt", "lte", "gt", "gte", "is", "isnot", "in", "notin")
 BUILTINS = ("len", "range", "enumerate", "zip", "zip_strict", "reversed", "list", "tuple", "int", "float", "bool", "abs", "min", "max",
-            "sum", "any", "all", "sorted_by", "min_by", "max_by", "error")  # fmt: skip
+            "sum", "any", "all", "sorted_by", "min_by", "max_by", "error", "tensor")  # fmt: skip
 METHODS = ("append", "extend", "pop", "insert", "clear", "reverse", "copy", "get", "keys", "values", "items", "setdefault")
 READS = ("bool", "float", "int", "item", "tolist")
 TOKENS = ("row", "index", "float", "none", "bool", "int", "text", "object", "list", "tuple")
@@ -229,7 +229,7 @@ def _operands(record: SkeletonRecord, op: str, operands: str, code: Sequence[int
     return parts, at
 
 
-_NUMBERED = {"binary": BINARY, "compare": COMPARE, "builtin": BUILTINS, "method": METHODS, "read": READS}
+_NUMBERED = {"binary": BINARY, "compare": COMPARE, "builtin": BUILTINS, "builtin_of": BUILTINS, "method": METHODS, "read": READS}
 
 
 def _number_text(record: SkeletonRecord, op: str, value: int) -> str:

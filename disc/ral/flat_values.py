@@ -248,6 +248,8 @@ def results_of(record: SkeletonRecord, arrays: Sequence[Array], count: int, made
             return tuple(found) if slot["tuple"] else found
         if kind == TENSOR:
             return made(array[position]) if made is not None else array[position]
-        return array[position].item()
+        found = array[position].item()
+        return found if kind != CHOICE else texts[number][found] if found >= 0 else None
 
+    texts = {number: choices_of(record, slot) for number, slot in enumerate(slots) if slot["kind"] == CHOICE}
     return [read(record["result"], each) for each in range(count)]

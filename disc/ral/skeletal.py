@@ -191,7 +191,7 @@ def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
         (KINDS.index(each["kind"]), each["table"] if each["kind"] == TENSOR else 0, each["parts"], each.get("keys", []))
         for each in record["results"]
     ]
-    tables = [(_dtype_number(each["dtype"]), each["dims"], _bytes(each["dtype"], each["dims"])) for each in record["tables"]]
+    tables = [(dtype_number(each["dtype"]), each["dims"], _bytes(each["dtype"], each["dims"])) for each in record["tables"]]
     head = (record["root"], record["result"], record["kind"], len(inputs), record["domains"])
     return _ral.Skeleton(
         [
@@ -240,7 +240,7 @@ def _ral_size(dtype: str) -> int:
     return 1 if dtype == "i1" else int(dtype.lstrip("uibf")) // 8
 
 
-def _dtype_number(dtype: str) -> int:
+def dtype_number(dtype: str) -> int:
     return _DTYPES.index(dtype)
 
 

@@ -166,3 +166,104 @@ def test_what_is_changed_without_a_result(kind: type[Changing]) -> None:
         torch.testing.assert_close(torch.rand(1), drawn)
         torch.testing.assert_close([each.x for each in others], [each.x for each in items])
         torch.testing.assert_close(model.state_dict(), eager.state_dict())
+
+
+class Inner(nn.Module):
+    """Functions of a function that are more than called: handing them what they capture would be something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(WIDE, WIDE)
+
+    def forward(self, item):
+        return getattr(self, item.way)(item.x)
+
+    def binds(self, x):
+        count = 0
+
+        def once(y):
+            nonlocal count
+            count += 1
+            return torch.tanh(self.w(y)) * count
+
+        return once(once(x))
+
+    def shadows(self, x):
+        scale = 2.0
+
+        def scaled(y):
+            return self.w(y) * scale
+
+        return [scaled(x) for scale in (0.5, 4.0)][1]
+
+    def is_given(self, x):
+        def doubled(y):
+            return self.w(y) * 2.0
+
+        return sum(map(doubled, [x]))
+
+    def is_early(self, x):
+        if x.sum() > 0:
+            return later(x)  # noqa: F821  # pyright: ignore[reportUnboundVariable]
+
+        def later(y):
+            return self.w(y)
+
+        return later(x)
+
+    def is_unbound(self, x):
+        def shifted(y, more):
+            return self.w(y) + offset if more else self.w(y)
+
+        if x.sum() > 0:
+            offset = 1.0
+        return shifted(x, x.sum() > 0)
+
+
+@dataclass(eq=False)
+class Way:
+    way: str
+    x: torch.Tensor
+
+
+@pytest.mark.parametrize("way", ["binds", "shadows", "is_given", "is_unbound", "is_early"])
+def test_functions_of_a_function_that_are_more_than_called(way: str) -> None:
+    model = Inner().eval()
+    batched: Any = disc.batched(model, options=OPTIONS)
+    ways = [Way(way, torch.full((WIDE,), -1.0)), Way(way, torch.zeros(WIDE))] + [Way(way, torch.ones(WIDE))] * (way != "is_early")
+    for _ in range(2):
+        for found, each in zip(batched.batch(ways), ways, strict=True):
+            torch.testing.assert_close(found, model(each).detach())
+    if way == "is_early":
+        with pytest.raises(UnboundLocalError):
+            batched(Way(way, torch.ones(WIDE)))
+
+
+class Encodes(nn.Module):
+    """A helper that reads numbers out of a list that it is given: no constants of blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(30, WIDE), nn.Linear(WIDE, WIDE)
+
+    def encode(self, words):
+        h = torch.zeros(WIDE)
+        for word in words:
+            h = torch.tanh(self.cell(h) + self.first([word, 0]))
+        return h
+
+    def first(self, words):
+        return self.words.weight[words[0]]
+
+    def forward(self, text):
+        return torch.stack([self.encode(text[0]), self.encode(text[1])]).sum(0)
+
+
+def test_a_helper_reads_numbers_of_its_list() -> None:
+    model = Encodes().eval()
+    batched: Any = disc.batched(model, options=OPTIONS)
+    texts = [([each, each + 1], [each + 2] * (1 + each % 3)) for each in range(12)]
+    for _ in range(4):
+        for found, each in zip(batched.batch(texts), texts, strict=True):
+            torch.testing.assert_close(found, model(each).detach())
+    assert batched.stats()["eager"] == 0 and batched.stats()["interpreted"]

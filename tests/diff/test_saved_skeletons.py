@@ -54,8 +54,11 @@ def saved(module: nn.Module, instances: list[Any], path: Path) -> Executable:
 
 
 def close(found: Any, expected: Any) -> None:
-    """found: NumPy arrays, or lists and tuples of them."""
-    if isinstance(expected, tuple | list):
+    """found: NumPy arrays, or dicts, lists and tuples of them."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        close([*found.values()], [*expected.values()])
+    elif isinstance(expected, tuple | list):
         assert type(found) is type(expected) and len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             close(one, other)
@@ -409,6 +412,72 @@ def test_parameters_with_defaults(kind: Any, tmp_path: Path) -> None:
     close(disc.load(tmp_path / "model.disc").batch(instances), eager(module, instances))
 
 
+class Tags(Odd):
+    """Functions of its own, texts that name attributes and are results, tensors of numbers, lists of lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale_noun, self.scale_verb, self.scale_other = 0.5, 2.0, 1.0
+        self.words = nn.Embedding(20, HIDDEN)
+
+    def forward(self, words):
+        kinds = ["noun" if each % 3 else "verb" for each in words]
+        mean = self.words(torch.tensor(words)).mean(0)
+        heads, scale, memo = [0] * len(words), 1.0, {}
+        join = lambda a, b: torch.tanh(self.w(a + b)) * scale  # noqa: E731
+
+        def leaf(at):
+            return self.words.weight[words[at]] * getattr(self, "scale_" + kinds[at])
+
+        def best(low, high=None, *, depth=0):
+            if (low, high) in memo:
+                return memo[low, high]
+            heads[low] = heads[low] + depth
+            found = leaf(low) if high is None else join(best(low, depth=1), best(low + 1, high if low + 2 < high else None))
+            memo[low, high] = found
+            return found
+
+        first = best(0, len(words) - 1 if len(words) > 1 else None)
+        scale = 0.25
+        second = join(first, mean) + best(0, len(words) - 1 if len(words) > 1 else None)
+        counts, names = zip(*[(count, kind) for count, kind in enumerate(kinds)], strict=True)
+        ids = torch.tensor([counts[:1], [len(words)]], dtype=torch.float32)
+        side = "right" if float(second.sum()) > 0 else "left"
+        last = names[-1] if max(*counts, 1) > 1 else None
+        return {"side": side, "kinds": kinds, "last": last, "heads": heads, "x": second + ids.sum(), "ids": ids}
+
+
+def test_functions_of_its_own_texts_and_tensors_of_numbers(tmp_path: Path) -> None:
+    module = Tags().eval()
+    sentences = [[3, 1, 2], [5], [1, 2], [6, 6, 7], [9, 10, 3], [4], [2, 5]]
+    model: Any = disc.batched(module, options=OPTIONS)
+    for _ in range(5):
+        close(model.batch(sentences), eager(module, sentences))
+    assert model.stats()["interpreted"] and "skeleton: native; " in model.explain()
+    model.save(tmp_path / "model.disc", sentences)
+    program = disc.load(tmp_path / "model.disc")
+    fresh = [[8, 11, 12], [13, 1], [12]]
+    close(program.batch(fresh), eager(module, fresh))
+    with pytest.raises(InstanceError, match="a tensor of another shape than the model was made for"):
+        program.batch([[1, 2, 3, 4]])
+
+
+class ManyKinds(Odd):
+    def forward(self, tree):
+        if not tree["kids"]:
+            return torch.ones(HIDDEN)
+        joined = torch.stack([self(each) for each in tree["kids"]]).sum(0)
+        return torch.tanh(self.w(joined)) * len(tree["kind"])
+
+
+def test_more_blocks_of_a_place_than_run_without_being_saved(tmp_path: Path) -> None:
+    leaf = {"kind": "", "kids": []}
+    trees = [{"kind": kind, "kids": [leaf] * count} for kind in ("a", "bb", "ccc") for count in (1, 2, 3)]
+    module = ManyKinds().eval()
+    program = saved(module, trees, tmp_path / "model.disc")
+    close(program.batch(trees), eager(module, trees))
+
+
 class ReturnsWeight(Odd):
     def __init__(self, buffer: bool) -> None:
         super().__init__()
@@ -426,7 +495,7 @@ class ReturnsWeight(Odd):
 def test_a_weight_as_the_result_is_refused(buffer: bool, tmp_path: Path) -> None:
     """It was saved, and every such instance failed."""
     with pytest.raises(SaveError, match=r"returns its weight 'none' itself; let it return a copy, `none.clone\(\)`"):
-        disc.batched(ReturnsWeight(buffer), options=OPTIONS).save(tmp_path / "model.disc", [[1, 2], [], [3]])
+        disc.batched(ReturnsWeight(buffer), options=OPTIONS).save(tmp_path / "model.disc", [[1, 2], [], [3]])  # pyright: ignore[reportCallIssue]
 
 
 def test_instances_that_tensors_cannot_say(tmp_path: Path) -> None:

@@ -300,9 +300,11 @@ class Driver:
 
     # --- changes in place -------------------------------------------------------------------------------------------------------
 
-    def owned(self, container: Container) -> Container:
-        """Notes a container that the model made: changing it changes nothing that others see."""
-        self._own[id(container)] = container
+    def owned(self, container: Container, *operands: object) -> Container:
+        """Notes a container that the model made: changing it changes nothing that others see. operands: what an operator or a slice made it
+        of, which may give what there was before where these are more than lists and numbers."""
+        if all(type(each) in (list, int, bool) for each in operands):
+            self._own[id(container)] = container
         return container
 
     def changing(self, value: object) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from disc.frontend.batched.classify import Classes
 from disc.frontend.batched.indices import only_index
+from disc.frontend.batched.normal_form import is_temporary
 from disc.frontend.batched.regions import Region
 from disc.frontend.batched.steps import (
     Branch,
@@ -236,12 +237,16 @@ class Emitter:
 
     def _kept(self, step: Step) -> list[ast.stmt]:
         """The step as it is; a container that it makes may be changed from then on, unless only tensor code reads it."""
-        if not isinstance(step, Compute) or not _makes_container(step):
+        if not isinstance(step, Compute) or not _makes_container(step) or self._is_operand(step):
             return [_plain(step)]
         if all(self._classes.of(each) == "tensor" for each in self._readers.get(step.target, ())):
             return [_plain(step)]
-        made = _call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "owned", ast.Load()), step.value)
-        return [_located(ast.Assign([ast.Name(step.target, ast.Store())], made), step.line)]
+        return [_located(ast.Assign([ast.Name(step.target, ast.Store())], _owned(step.value, step.value)), step.line)]
+
+    def _is_operand(self, step: Compute) -> bool:
+        """Whether only operators read what it makes, so that nobody changes it."""
+        readers = self._readers.get(step.target, ())
+        return is_temporary(step.target) and all(isinstance(each, Compute) and each.kind in ("operator", "item") for each in readers)
 
     def _otherwise(self, steps: Sequence[Step]) -> list[ast.stmt]:
         return self._block(steps) if steps else []
@@ -308,7 +313,8 @@ class Emitter:
                 changed,
                 ast.Expr(self._noted(seen, ast.Name(step.target, ast.Load()))),
             ]
-        return [ast.Assign([target], self._learnt_value(step))]
+        made = self._learnt_value(step)
+        return [ast.Assign([target], _owned(made, step.value) if _made_of(step.value) and not self._is_operand(step) else made)]
 
     def _learnt_value(self, step: Compute) -> ast.expr:
         value, seen = step.value, step.seen
@@ -376,8 +382,22 @@ def _makes_container(step: Compute) -> bool:
     value = step.value
     if step.kind == "display":
         return not isinstance(value, ast.Tuple)
+    if _made_of(value):
+        return bool(step.seen.kinds & {"container", "tensors"})
     named = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
     return named in (*_FRESH, "_disc_sorted") and step.seen.categories == {"pure"}
+
+
+def _owned(made: ast.expr, value: ast.expr) -> ast.expr:
+    """What `value` is computed by, noted as the model's own."""
+    return _call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "owned", ast.Load()), made, *_made_of(value))
+
+
+def _made_of(value: ast.expr) -> list[ast.expr]:
+    """The operands of `a + b`, `a * n` and `a[i:j]`, which make a new list of lists; empty for other values."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Mult):
+        return [value.left, value.right]
+    return [value.value] if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) else []
 
 
 _FRESH = {each.__name__ for each in FRESH}

@@ -72,7 +72,9 @@ class Function:
         try:
             classes = self._classes()
             own = self._own_containers(self.source)
-            return all(self._is_straight(each, classes, own) for each in walk(self.source.steps))
+            parameters = {each.arg for each in _parameters(self.source.arguments)}
+            steps = list(walk(self.source.steps))
+            return not any(_reads_data(each, parameters) for each in steps) and all(self._is_straight(each, classes, own) for each in steps)
         finally:
             self._deciding = False
 
@@ -187,6 +189,7 @@ class Function:
         """The function and its regions, compiled with the user's lines, in the user's globals and closure."""
         original = self.original
         helpers: dict[str, object] = {**_HELPERS, "_disc_straight": straight(self._callable_in_region), **emitted.environment}
+        helpers |= source.inner
         cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
         # not by the user's name, which inside is the user's function: it may call itself
         definition = ast.FunctionDef("_disc_entry", _with_runtime(source.arguments), emitted.body, [], None)
@@ -221,6 +224,16 @@ class Function:
             function = self._find(callee)
             return function is not None and function.is_straight()
         return category in ("torch", "sum", "pure", "maker", "given")
+
+
+def _reads_data(step: Step, parameters: set[str]) -> bool:
+    """Whether it takes numbers or texts out of a list or dict that is given, or makes a tensor of data: a region that did so would have
+    them as constants, a block for each."""
+    if isinstance(step, Compute) and step.seen.categories & {"given"}:
+        return True
+    part = step.value if isinstance(step, Compute) and isinstance(step.value, ast.Subscript) else None
+    whole = step.items if isinstance(step, Loop) else part.value if part is not None else None
+    return isinstance(whole, ast.Name) and whole.id in parameters and "container" in step.seen.kinds
 
 
 def _not_written(*arguments: object) -> tuple[object, ...]:

@@ -89,7 +89,7 @@ class Slots:
         record = self.records[number]
         if not given:
             return number
-        if not results and (kinds == {str} or all(issubclass(each, Enum) for each in kinds)):
+        if kinds == {str} or (not results and all(issubclass(each, Enum) for each in kinds)):
             self._fill(record, CHOICE, name)
             record["choices"] = self._choices([*dict.fromkeys(map(type, given))], given, name)
             return number

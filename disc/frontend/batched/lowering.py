@@ -10,8 +10,11 @@ from __future__ import annotations
 import ast
 import builtins
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+
+import torch
 
 from disc.artifact.skeletons import BINARY, BUILTINS, COMPARE, METHODS, READS, TAGS
 from disc.frontend.batched.emit import CALL, READ, RUNTIME
@@ -20,10 +23,15 @@ from disc.frontend.batched.instructions import Instructions, NeedsPython
 from disc.frontend.batched.regions import Region
 from disc.frontend.batched.skeleton_values import Constants
 from disc.frontend.batched.steps import Compute
+from disc.ral.skeletal import dtype_number
 
 _FUNCTIONS = {getattr(builtins, name): number for number, name in enumerate(BUILTINS) if hasattr(builtins, name)}
 _ORDERED = {"_disc_sorted": "sorted_by", "_disc_least": "min_by", "_disc_greatest": "max_by"}
 _MATCHED = {"_disc_mapping": dict, "_disc_sequence": (list, tuple, range)}
+_DATA = (torch.tensor, torch.as_tensor)
+# Dtypes of tensors that a skeleton makes of numbers; None: that of the numbers.
+_MADE = {None: -1} | {getattr(torch, name): dtype_number(each) for name, each in
+                      (("bool", "i1"), ("int64", "i64"), ("float32", "f32"), ("float64", "f64"))}  # fmt: skip
 _MASKS: dict[object, int] = {bool: 1 << TAGS.index("bool"), int: 1 << TAGS.index("int") | 1 << TAGS.index("bool"),
                              float: 1 << TAGS.index("float"), str: 1 << TAGS.index("text"), list: 1 << TAGS.index("list"),
                              tuple: 1 << TAGS.index("tuple"), range: 1 << TAGS.index("range"), dict: 1 << TAGS.index("dict"),
@@ -136,6 +144,7 @@ class FunctionCode(Instructions):
         self.count = len(self._registers)
         self._loops: list[tuple[int, list[int]]] = []  # (place of the next iteration, jumps to the end)
         self._texts = self._words(function.emitted.body)
+        self._dtypes = self._dtypes_in(function.emitted.body)
         self._block(function.emitted.body)
         self.op("return", self.constant(None))
 
@@ -306,6 +315,8 @@ class FunctionCode(Instructions):
         assert isinstance(node, ast.Name)
         original = self._function.original
         cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
+        if self._function.source is not None and node.id in self._function.source.inner:
+            return self._function.source.inner[node.id]
         if node.id in cells:
             return cells[node.id].cell_contents
         if node.id in original.__globals__:
@@ -340,7 +351,7 @@ class FunctionCode(Instructions):
             self.op("item", register, owner, self._index(node.slice))
 
     def _index(self, node: ast.expr) -> int:
-        if not isinstance(node, ast.Name | ast.Constant):
+        if not isinstance(node, ast.Name | ast.Constant | ast.Tuple):  # a tuple may be a key of a dict
             raise self.refused(f"the index `{ast.unparse(node)}`")
         return self._value(node)
 
@@ -450,12 +461,15 @@ class FunctionCode(Instructions):
         if isinstance(node.func, ast.Attribute) and not isinstance(self._static(node.func.value), type(math)):
             self._method(node, node.func, register)
             return
-        callee = self._found(node.func) if isinstance(node.func, ast.Name) and node.func.id not in self._registers else None
+        callee = self._callee(node.func)
         if isinstance(callee, type) and issubclass(callee, BaseException):
             self._error(callee, node.args, register)
             return
         if callee in (getattr, hasattr):
             self._asked_by_text(node, callee is hasattr, register)
+            return
+        if any(callee is each for each in _DATA):
+            self._tensor(node, register)
             return
         names = {str(each.arg): each.value for each in node.keywords}
         number = _FUNCTIONS.get(callee) if callee is not None else None
@@ -463,10 +477,40 @@ class FunctionCode(Instructions):
             strict = names.pop("strict")
             number = BUILTINS.index("zip_strict") if isinstance(strict, ast.Constant) and strict.value is True else number
         extra = [names.pop("start")] if callee in (enumerate, sum) and "start" in names else []
-        if number is None or names or any(isinstance(each, ast.Starred) for each in node.args):
+        if number is None or names:
             raise self.refused(f"the call `{ast.unparse(node)}`")
-        values = [self._value(each) for each in (*node.args, *extra)]
+        given = [*node.args, *extra]
+        if any(isinstance(each, ast.Starred) for each in given):
+            whole = self.fresh()
+            self._display("list", given, whole)
+            self.op("builtin_of", register, number, whole)
+            return
+        values = [self._value(each) for each in given]
         self.op("builtin", register, number, len(values), *values)
+
+    def _callee(self, node: ast.expr) -> Any:
+        """What is called, where that is a name that the function does not bind, or one of a Python module; None for others."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._static(node.value), node.attr, None)
+        return self._static(node)
+
+    def _tensor(self, node: ast.Call, register: int) -> None:
+        """`torch.tensor(data)`, `torch.tensor(data, dtype=torch.float32)`."""
+        names = {str(each.arg): each.value for each in node.keywords}
+        given = names.pop("dtype", None)
+        dtypes = [_MADE.get(each) for each in (torch.get_default_dtype(), self._dtype(given))]
+        if len(node.args) != 1 or isinstance(node.args[0], ast.Starred) or names or None in dtypes:
+            raise self.refused(f"the call `{ast.unparse(node)}`")
+        numbers = [self.constant(each) for each in dtypes]
+        self.op("builtin", register, BUILTINS.index("tensor"), 3, self._value(node.args[0]), *numbers)
+
+    def _dtype(self, node: ast.expr | None) -> Any:
+        """The dtype that an argument is, None where there is none; no key of `_MADE` where the function does not say it itself."""
+        if node is None or isinstance(node, ast.Constant):
+            return node and node.value
+        found = self._dtypes.get(node.id) if isinstance(node, ast.Name) else None
+        found = self._static(node) if found is None else found
+        return found if isinstance(found, torch.dtype) else ...
 
     def _asked_by_text(self, node: ast.Call, tests: bool, register: int) -> None:
         """`hasattr(x, "name")`, `getattr(x, "name")`, `getattr(x, "name", default)`."""
@@ -526,6 +570,14 @@ class FunctionCode(Instructions):
             tags |= _MASKS.get(each, 0) | (1 << TAGS.index("row") if issubclass(self._whole.tensor, each) else 0)
             nodes |= self._whole.node_mask(each)
         self.op("is_instance", register, self._value(node.args[0]), tags, nodes)
+
+    def _dtypes_in(self, body: Sequence[ast.stmt]) -> dict[str, torch.dtype]:
+        """Names that the code binds once, to a dtype: `torch.float32`."""
+        bound = [each for part in body for each in ast.walk(part) if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
+        count = Counter(cast("ast.Name", each.targets[0]).id for each in bound)
+        values = {cast("ast.Name", each.targets[0]).id: each.value for each in bound}
+        found = {name: self._callee(value) for name, value in values.items() if isinstance(value, ast.Attribute) and count[name] == 1}
+        return {name: value for name, value in found.items() if isinstance(value, torch.dtype)}
 
     @staticmethod
     def _words(body: Sequence[ast.stmt]) -> dict[str, str]:

@@ -21,8 +21,8 @@ from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.interpreted import Interpreter
 from disc.frontend.batched.launches import Programs
 from disc.frontend.batched.members import Members
-from disc.frontend.batched.recorder import Recorder, too_many
-from disc.frontend.batched.regions import STRUCTURES, Kind, Region
+from disc.frontend.batched.recorder import Recorder, compiled_kinds
+from disc.frontend.batched.regions import SAVED_STRUCTURES, STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
 from disc.frontend.batched.structural import Recursion, find_recursion, may_be_structural
@@ -282,8 +282,8 @@ class Model:
                 if known == (Seen.changes, Kind.made):
                     break
             for kind in list(self._kinds()):
-                if kind.lifted is None and kind.refusal is None and (kind.rows or kind.values):
-                    self._lower(kind)
+                if kind.lifted is None and (kind.refusal is None or kind.crowded) and (kind.rows or kind.values):
+                    self._lower(kind, SAVED_STRUCTURES)
         return results
 
     def learnt(self, original: FunctionType, arguments: Sequence[object]) -> Function:
@@ -341,12 +341,14 @@ class Model:
 
     # --- blocks -----------------------------------------------------------------------------------------------------------------
 
-    def _lower(self, kind: Kind) -> None:
-        if too_many(kind.region):
-            kind.refusal = f"{STRUCTURES} blocks of this place are compiled already, for other constants and shapes"
+    def _lower(self, kind: Kind, most: int = STRUCTURES) -> None:
+        """Compiles the kind, unless `most` of its region are compiled."""
+        kind.crowded = compiled_kinds(kind.region) >= most
+        if kind.crowded:
+            kind.refusal = f"{most} blocks of this place are compiled already, for other constants and shapes"
             return
         try:
-            kind.lifted = self._lift(kind.block)
+            kind.lifted, kind.refusal = self._lift(kind.block), None
             self._programs.admit(kind)
             self.counts.compiles += 1
         except DiscError as error:

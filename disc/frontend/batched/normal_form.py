@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TypeVar, cast
 
+from disc.frontend.batched.nested import definition_of, lift
 from disc.frontend.batched.patterns import NotUnderstood, Patterns, match_arguments, meaning
 from disc.frontend.batched.steps import Branch, Compute, Effect, Jump, Loop, Raise, Return, Step, Unpack, names
 from disc.ir.python_source import parse_source
@@ -31,7 +32,8 @@ Comprehension = TypeVar("Comprehension", bound=ast.ListComp | ast.SetComp | ast.
 
 @dataclass(frozen=True)
 class Source:
-    """A function in steps. arguments: as in its definition; file and first line of the definition; matched: as of `Patterns`."""
+    """A function in steps. arguments: as in its definition; file and first line of the definition; matched: as of `Patterns`; inner: the
+    functions that it defines for itself, by their names."""
 
     name: str
     arguments: ast.arguments
@@ -39,6 +41,7 @@ class Source:
     file: str
     line: int
     matched: list[tuple[ast.expr, object, tuple[str, ...]]]
+    inner: dict[str, FunctionType]
 
     def matches(self, function: FunctionType) -> bool:
         """Whether classes of patterns are those that they were."""
@@ -50,6 +53,14 @@ def read_source(function: FunctionType, *, gradients: bool) -> Source:
     that `with torch.no_grad()` is such a statement."""
     if hasattr(function, "__wrapped__"):
         raise NotUnderstood("a decorator is around it", function.__code__.co_firstlineno)
+    definition = definition_of(function) or _read_definition(function)
+    lowering = _Lowering(gradients, function)
+    body, inner = lift(function, definition)
+    steps = lowering.block(body)
+    return Source(function.__qualname__, definition.args, steps, function.__code__.co_filename, definition.lineno, lowering.matched, inner)
+
+
+def _read_definition(function: FunctionType) -> ast.FunctionDef:
     try:
         lines, first = inspect.getsourcelines(function)
         tree = parse_source(textwrap.dedent("".join(lines)))
@@ -59,9 +70,7 @@ def read_source(function: FunctionType, *, gradients: bool) -> Source:
     if not isinstance(definition, ast.FunctionDef) or definition.name != function.__name__:
         raise NotUnderstood("it is no function with a `def` of its own", first)
     ast.increment_lineno(tree, first - 1)
-    lowering = _Lowering(gradients, function)
-    steps = lowering.block(definition.body)
-    return Source(function.__qualname__, definition.args, steps, function.__code__.co_filename, definition.lineno, lowering.matched)
+    return definition
 
 
 def is_temporary(name: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from disc.errors import AliasError
 from disc.frontend.batched.launches import Programs, Table
-from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
+from disc.frontend.batched.regions import ENOUGH, Kind, NotRegular, Region
 from disc.frontend.batched.rows import Row, RowClass, own_rows, row_class, settled
 from disc.frontend.batched.techniques import Techniques
 from disc.frontend.batched.tracing import make_kind
@@ -372,9 +372,5 @@ def _failed(launch: Launch) -> Exception | None:
 
 
 def compiled_kinds(region: Region) -> int:
+    """How many constants and shapes of the region are compiled."""
     return sum(kind.lifted is not None for kind in region.kinds.values())
-
-
-def too_many(region: Region) -> bool:
-    """Whether the region takes too many constants or shapes to be compiled for each."""
-    return compiled_kinds(region) >= STRUCTURES

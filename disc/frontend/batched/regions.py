@@ -17,6 +17,7 @@ from disc.ral import _ral
 
 INDEX = "index"  # in a key: an int that indexes a tensor and may differ from instance to instance
 STRUCTURES = 8  # kinds of one region that are compiled, at most: others run in PyTorch
+SAVED_STRUCTURES = 64  # the same of a model that is saved, which has no PyTorch
 INDICES = 64  # arguments that only index, of calls that are recorded without being described
 ENOUGH = 4  # launches of a kind before it is compiled
 NUMBERS = 3  # values of a float that are constants of kinds; with one more it differs from instance to instance
@@ -52,8 +53,8 @@ class Kind(_ral.Kind):
     given and of its arguments; plain: that is the results alone. views: the rows that it is given and its results that are views of each
     other or of weights; None where there are none. weights: the tensors that it read, which all instances share, and their versions. cost:
     of a launch, however many rows it has, in microseconds. kept: arguments of a call, without their data. written: `outputs` as an
-    expression, and what its names mean. sizes: how many rows its launches had: size → launches. eager: how many calls
-    ran in PyTorch.
+    expression, and what its names mean. crowded: whether `refusal` is that enough others of its region are compiled. sizes: how many rows
+    its launches had: size → launches. eager: how many calls ran in PyTorch.
 
     What the recorder writes lies in C++. number: of the kinds made so far; calls: how often it was called; consumed: another block has read
     a result; slot: its block in the schedule of compiled blocks, -1 where it is none; targets: the numbers of the tables of its results.
@@ -74,6 +75,7 @@ class Kind(_ral.Kind):
     written: tuple[str, dict[str, object]]
     lifted: Lifted | None = None
     refusal: str | None = None
+    crowded: bool = False
     sizes: dict[int, int] = field(default_factory=dict)
     eager: int = 0
     made: ClassVar[int] = 0  # kinds, of all models

@@ -91,6 +91,7 @@ class _Saving:
         self.skeleton = skeleton
         self.results = Slots(skeleton.table, skeleton.constants)
         self.results.found(results, "output", 0, results=True)
+        self.results.finish()
         _name_results(self.results.records)
 
     def manifest(self, name: str) -> Manifest:

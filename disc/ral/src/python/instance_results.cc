@@ -47,7 +47,7 @@ bool ResultObjects::take_row(int64_t number) {
   const tasks::Row& row = machine_.row(number);
   if (machine_.failure(row)) return false;
   const auto row_class = static_cast<size_t>(row.row_class);
-  if (row.launch < 0 && row.place >= constants_[row_class]) return true;
+  if (row.launch == tasks::kGiven && row.place >= constants_[row_class]) return true;
   int64_t& place = fetched_place_[static_cast<size_t>(number)];
   if (place >= 0) return true;
   place = static_cast<int64_t>(places_[row_class].size());

@@ -113,6 +113,7 @@ class Skeleton {
            const Objects& objects, const Classes& classes, const Rows& rows, const Regions& regions, const Kinds& kinds, const Slots& slots,
            const Results& results, const NodeClasses& nodes, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
     code_.texts = std::move(texts);
+    for (size_t i = 0; i < code_.texts.size(); ++i) code_.text_numbers.emplace(code_.texts[i], static_cast<int64_t>(i));
     fill_code(code_, functions, names, objects, classes, rows);
     for (const Constant& each : constants) code_.constants.push_back(value_of(each));
     for (const auto& [name, line, uses, own] : regions) code_.regions.push_back({name, line, {uses.begin(), uses.end()}, own});

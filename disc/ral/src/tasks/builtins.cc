@@ -1,6 +1,7 @@
 // Python's functions, and the methods of its lists, on values of a skeleton.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "tasks/machine.h"
@@ -26,6 +27,55 @@ Value Machine::sorted_by(const Items& items, const Items& keys, bool reverse) {
   const Value made = list(Tag::kList, items.size());
   for (size_t i = 0; i < order.size(); ++i) lists_.back()[i] = items[order[i]];
   return made;
+}
+
+// The numbers of lists of lists of some, and how long these are.
+Items Machine::numbers_of(const Value& data, std::vector<int64_t>& dims) {
+  constexpr size_t kNested = 64;
+  Items level{data};
+  while (!level.empty() && !level[0].is_number()) {
+    Items parts;
+    for (const Value& each : level) {
+      if (dims.size() == kNested || (each.tag != Tag::kRange && !is_sequence(each))) raise("TypeError", std::string("a tensor of ") + name_of(each.tag));
+      if (length(each) != length(level[0])) raise("ValueError", "a tensor of lists of different lengths");
+      for (int64_t i = 0, count = length(each); i < count; ++i) parts.push_back(item_at(each, i));
+    }
+    dims.push_back(length(level[0]));
+    level = std::move(parts);
+  }
+  if (!std::all_of(level.begin(), level.end(), [](const Value& each) { return each.is_number(); })) raise("TypeError", "a tensor of more than numbers");
+  return level;
+}
+
+// What PyTorch makes of numbers, as a row beside those that instances have.
+Value Machine::tensor_of(const Value& data, int64_t of_floats, int64_t dtype) {
+  std::vector<int64_t> dims;
+  const Items numbers = numbers_of(data, dims);
+  const auto has = [&](Tag tag) { return std::any_of(numbers.begin(), numbers.end(), [&](const Value& each) { return each.tag == tag; }); };
+  const bool floats = has(Tag::kFloat) || numbers.empty(), integers = has(Tag::kInt);
+  if (dtype < 0) dtype = floats ? of_floats : int64_t{integers ? RAL_I64 : RAL_I1};
+  if (dtype == RAL_I64 ? has(Tag::kFloat) : dtype == RAL_I1 ? floats || integers : dtype != RAL_F32 && dtype != RAL_F64)
+    raise("TypeError", "a tensor of another dtype than its numbers have");
+  const auto kind = std::find_if(code_.classes.begin(), code_.classes.end(), [&](const RowClass& each) { return each.dtype == dtype && each.dims == dims; });
+  if (kind == code_.classes.end()) raise("NodeKindError", "a tensor of another shape than the model was made for");
+  const auto place = static_cast<int32_t>(kind - code_.classes.begin());
+  Table& table = tables_[static_cast<size_t>(place)];
+  if (!table.reserve(table.used + 1)) raise("MemoryError", "no memory for a tensor");
+  char* to = table.row(table.used);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const Value& each = numbers[i];
+    if (dtype == RAL_I1) {
+      to[i] = each.i != 0;
+    } else if (dtype == RAL_I64) {
+      std::memcpy(to + i * sizeof(int64_t), &each.i, sizeof(int64_t));
+    } else if (const double real = each.as_real(); dtype == RAL_F64) {
+      std::memcpy(to + i * sizeof(double), &real, sizeof(double));
+    } else {
+      const auto single = static_cast<float>(real);
+      std::memcpy(to + i * sizeof(float), &single, sizeof(float));
+    }
+  }
+  return Value::of(Tag::kRow, launches_.add_made(place, table.used++));
 }
 
 Value Machine::builtin(int32_t which, const Items& given) {
@@ -125,9 +175,12 @@ Value Machine::builtin(int32_t which, const Items& given) {
     case kError: {  // (name, words...): what `raise` raises
       std::string words;
       for (size_t i = 0; i < given.size(); ++i) words += (i == 0 ? "" : i == 1 ? ": " : ", ") + text(given[i]);
-      texts_.push_back(std::move(words));
-      return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
+      return make_text(std::move(words));
     }
+    case kTensorOf:  // (data, dtype of floats, dtype; -1: that of the data)
+      sized(3, 3);
+      if (!given[1].is_integer() || !given[2].is_integer()) raise("TypeError", "a tensor of no dtype");
+      return tensor_of(given[0], given[1].i, given[2].i);
     default: raise("TypeError", "a function that there is not");
   }
 }

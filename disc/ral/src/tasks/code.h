@@ -37,6 +37,7 @@ namespace ral::tasks {
   OP(kCall, "call", "dr*")                                                                                                           \
   OP(kCallMethod, "call_method", "drn*")                                                                                             \
   OP(kBuiltin, "builtin", "di*")                                                                                                     \
+  OP(kBuiltinOf, "builtin_of", "dir")                                                                                                \
   OP(kMethod, "method", "dri*")                                                                                                      \
   OP(kSetItem, "set_item", "rrr")                                                                                                    \
   OP(kIsInstance, "is_instance", "drii")                                                                                             \
@@ -67,7 +68,7 @@ enum Binary : int32_t { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModu
 enum Compare : int32_t { kEqual, kUnequal, kLess, kLessEqual, kGreater, kGreaterEqual, kIs, kIsNot, kIn, kNotIn, kCompares };
 enum Builtin : int32_t {
   kLen, kRangeOf, kEnumerateOf, kZipOf, kStrictZipOf, kReversedOf, kListOf, kTupleOf, kIntOf, kFloatOf, kBoolOf, kAbs, kMin, kMax, kSum,
-  kAny, kAll, kSortedBy, kMinBy, kMaxBy, kError, kBuiltins
+  kAny, kAll, kSortedBy, kMinBy, kMaxBy, kError, kTensorOf, kBuiltins
 };
 enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kGet, kKeys, kValues, kEntries, kSetDefault, kMethods };
 enum Read : int32_t { kReadBool, kReadFloat, kReadInt, kReadItem, kReadList, kReads };
@@ -175,7 +176,7 @@ struct Region {
 enum Token : int64_t { kTokenRow, kTokenIndex, kTokenFloat, kTokenNone, kTokenBool, kTokenInt, kTokenText, kTokenObject, kTokenList, kTokenTuple };
 
 // How results lie in arrays: kRow: [positions, ...]; kInteger, kTruth, kReal: [positions]; kItems: offsets, and the elements; kParts: each; with
-// `keys` those of a dict, whose keys are these texts.
+// `keys` those of a dict, whose keys are these texts; kChoice: the number of a text of the code, -1 = None.
 struct ResultSlot {
   SlotKind kind;
   int32_t row_class;
@@ -187,6 +188,7 @@ struct Code {
   std::vector<Function> functions;
   std::vector<Value> constants;
   std::vector<std::string> texts;
+  std::unordered_map<std::string, int64_t> text_numbers;
   std::vector<Name> names;
   std::unordered_map<std::string, int32_t> name_numbers;
   std::vector<NodeClass> node_classes;

@@ -52,7 +52,7 @@ int64_t Launches::record(int32_t kind, const std::vector<int64_t>& rows, const s
   const Kind& about = code_.kinds[static_cast<size_t>(kind)];
   const auto first = static_cast<int64_t>(rows_.size());
   if (about.block < 0) {  // depends on weights alone
-    for (size_t i = 0; i < about.results.size(); ++i) rows_.push_back({about.results[i], -1, about.constants[i]});
+    for (size_t i = 0; i < about.results.size(); ++i) rows_.push_back({about.results[i], kGiven, about.constants[i]});
     return first;
   }
   int32_t depth = 0, failed = -1;

@@ -36,9 +36,11 @@ class Table {
   int64_t capacity_ = 0;
 };
 
+inline constexpr int32_t kGiven = -1, kMade = -2;  // by an instance or the code; of numbers, by the skeleton
+
 struct Row {
   int32_t row_class;
-  int32_t launch;  // -1: given
+  int32_t launch;  // kGiven, kMade: no launch computes it
   int64_t place;   // -1: not known yet
 };
 
@@ -50,10 +52,8 @@ class Launches {
   // Forgets all calls; the memory that they took is used again. blocks: of the calls to come.
   void begin(const std::vector<ral_block>& blocks);
 
-  int64_t add_given(int32_t row_class, int64_t place) {
-    rows_.push_back({row_class, -1, place});
-    return static_cast<int64_t>(rows_.size()) - 1;
-  }
+  int64_t add_given(int32_t row_class, int64_t place) { return add({row_class, kGiven, place}); }
+  int64_t add_made(int32_t row_class, int64_t place) { return add({row_class, kMade, place}); }
   // The first of the rows that the launch will compute.
   int64_t record(int32_t kind, const std::vector<int64_t>& rows, const std::vector<int64_t>& values);
 
@@ -70,6 +70,10 @@ class Launches {
   std::vector<std::pair<int32_t, int64_t>> sizes;  // (kind, calls) of each launch
 
  private:
+  int64_t add(const Row& row) {
+    rows_.push_back(row);
+    return static_cast<int64_t>(rows_.size()) - 1;
+  }
   struct Launch {
     int32_t kind, depth;
     int32_t failure;  // -1: none

@@ -550,6 +550,11 @@ void Machine::step(Instance& instance) {
         }
         case Op::kHas: r[o[0]] = Value::boolean(has(get(o[1]), o[2])); pc += 4; break;
         case Op::kBuiltin: r[o[0]] = builtin(o[1], arguments(o + 2)); pc += 4 + o[2]; break;
+        case Op::kBuiltinOf:
+          arguments_ = items_of(get(o[2]));
+          r[o[0]] = builtin(o[1], arguments_);
+          pc += 4;
+          break;
         case Op::kMethod: r[o[0]] = method(o[2], get(o[1]), arguments(o + 3)); pc += 5 + o[3]; break;
         case Op::kSetItem: set_item(get(o[0]), get(o[1]), get(o[2])); pc += 4; break;
         case Op::kIsInstance: r[o[0]] = Value::boolean(is_instance(get(o[1]), o[2], o[3])); pc += 5; break;

@@ -177,6 +177,8 @@ class Machine {
   void refuse_unordered(const Value& key, int32_t depth = 0);
   Value sorted_by(const Items& items, const Items& keys, bool reverse);
   Value builtin(int32_t which, const Items& arguments);
+  Value tensor_of(const Value& data, int64_t of_floats, int64_t dtype);
+  Items numbers_of(const Value& data, std::vector<int64_t>& dims);
   Value method(int32_t which, const Value& value, const Items& arguments);
   void set_item(const Value& value, const Value& index, const Value& item);
   bool is_instance(const Value& value, int32_t tags, int32_t classes);
@@ -192,6 +194,7 @@ class Machine {
     return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
   }
   std::string text(const Value& value) const;
+  Value make_text(std::string made);
   const std::string& characters(const Value& value) const;
   bool equal_texts(const Value& left, const Value& right) const;
 

@@ -31,6 +31,11 @@ void Machine::check_result(int32_t number, const Value& value) {
     case SlotKind::kNothing:
       if (value.tag != Tag::kNone) wrong("None");
       return;
+    case SlotKind::kChoice:
+      if (value.tag == Tag::kNone) return;
+      if (value.tag != Tag::kText) wrong("a text");
+      if (value.i == kOtherText || value.i >= static_cast<int64_t>(code_.texts.size())) raise("TypeError", "the model returns a text that it did not have when it was saved");
+      return;
     default: break;
   }
   if (!slot.keys.empty()) {
@@ -60,6 +65,8 @@ void Machine::put(std::vector<Column>& columns, int32_t number, const Value& val
     column.reals.push_back(value.f);
   } else if (slot.kind == SlotKind::kInteger || slot.kind == SlotKind::kTruth) {
     column.numbers.push_back(value.i);
+  } else if (slot.kind == SlotKind::kChoice) {
+    column.numbers.push_back(value.tag == Tag::kNone ? -1 : value.i);
   } else if (!slot.keys.empty()) {
     for (size_t i = 0; i < slot.keys.size(); ++i) put(columns, slot.parts[i], dict(value).values[i]);
   } else if (slot.kind == SlotKind::kItems || slot.kind == SlotKind::kParts) {

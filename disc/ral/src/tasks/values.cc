@@ -27,6 +27,14 @@ const std::string& Machine::characters(const Value& value) const {
   return own < code_.texts.size() ? code_.texts[own] : texts_[own - code_.texts.size()];
 }
 
+// A text of its own number, that of the code's where it has the same: tensor code and dicts know texts by these.
+Value Machine::make_text(std::string made) {
+  const auto known = code_.text_numbers.find(made);
+  if (known != code_.text_numbers.end()) return Value::of(Tag::kText, known->second);
+  texts_.push_back(std::move(made));
+  return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
+}
+
 bool Machine::equal_texts(const Value& left, const Value& right) const {
   const auto of_code = [&](const Value& each) { return each.i >= 0 && each.i < static_cast<int64_t>(code_.texts.size()); };
   if ((left.i == kOtherText && of_code(right)) || (right.i == kOtherText && of_code(left))) return false;
@@ -329,10 +337,7 @@ double Machine::exact(const Value& value) {
 
 Value Machine::binary(int32_t op, const Value& left, const Value& right) {
   if (!left.is_number() || !right.is_number()) {
-    if (op == kAdd && left.tag == right.tag && left.tag == Tag::kText) {
-      texts_.push_back(characters(left) + characters(right));
-      return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
-    }
+    if (op == kAdd && left.tag == right.tag && left.tag == Tag::kText) return make_text(characters(left) + characters(right));
     const auto sequence = [&](const Value& each) { return each.tag == Tag::kList || each.tag == Tag::kTuple || each.tag == Tag::kPart || each.tag == Tag::kObject; };
     if (op == kAdd && sequence(left) && sequence(right)) {
       Items items = items_of(left);

@@ -112,7 +112,7 @@ class Verifier {
     if (!in(code_.result, code_.results)) return "no slot of results";
     for (size_t i = 0; i < code_.results.size(); ++i) {
       const ResultSlot& slot = code_.results[i];
-      if (slot.kind < SlotKind::kInteger || slot.kind > SlotKind::kNothing || slot.kind == SlotKind::kNode || slot.kind == SlotKind::kOptional ||
+      if (slot.kind < SlotKind::kInteger || slot.kind > SlotKind::kChoice || slot.kind == SlotKind::kNode || slot.kind == SlotKind::kOptional ||
           (slot.kind == SlotKind::kTensor && !in(slot.row_class, code_.classes)) || (slot.kind == SlotKind::kItems && slot.parts.size() != 1))
         return "result " + std::to_string(i);
       if (!slot.keys.empty() && (slot.kind != SlotKind::kParts || slot.keys.size() != slot.parts.size())) return "the keys of result " + std::to_string(i);
@@ -226,7 +226,7 @@ class Verifier {
         }
       }
       const auto limited = [&](int32_t limit) { return plain[0] >= 0 && plain[0] < limit; };
-      const bool good = last == Op::kBinary ? limited(kBinaries) : last == Op::kCompare ? limited(kCompares) : last == Op::kBuiltin ? limited(kBuiltins)
+      const bool good = last == Op::kBinary ? limited(kBinaries) : last == Op::kCompare ? limited(kCompares) : last == Op::kBuiltin || last == Op::kBuiltinOf ? limited(kBuiltins)
                       : last == Op::kMethod ? limited(kMethods) : last == Op::kRead ? limited(kReads)
                       : last == Op::kBlock ? in(plain[0], code_.regions) : true;
       if (!good) return "an unknown number in an instruction";
