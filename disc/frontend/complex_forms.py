@@ -572,7 +572,7 @@ def _table() -> dict[object, Form]:
             op = getattr(packet, overload)
             if not op._schema.is_mutable:
                 found[op] = form
-    return {**found, **JOINED}
+    return {**found, aten.detach_.default: _NAMED["detach"], **JOINED}  # of a constant that the model makes; it writes no element
 
 
 FORMS = _table()

@@ -299,6 +299,7 @@ def randperm(n: int, *, dtype: torch.dtype = torch.int64, layout: None = None, d
 
 
 OURS: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten._neg_view.default: torch.neg,
     aten.native_layer_norm.default: native_layer_norm,
     aten.rms_norm.default: rms_norm,
     aten.native_group_norm.default: native_group_norm,

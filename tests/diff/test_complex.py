@@ -42,7 +42,7 @@ def arithmetic(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
         torch.view_as_complex(torch.stack([a.imag, b.real], -1)), a == b, a != a, torch.where(a.real > 0, a, b), torch.where(a.real > 0, a, 1.5),
         a.masked_fill(b.real > 0, 1j), a.reciprocal(), a.square(), a ** 2, a ** 3, torch.isnan(a), a.sgn(), torch.lerp(a, b, 0.25),
         torch.addcmul(a, a, b, value=2), a.real.to(a.dtype), a.to(torch.complex128), torch.zeros_like(a), torch.full_like(a, 1 - 2j), a.bool(),
-        torch.isfinite(a) & ~torch.isinf(b),
+        torch.isfinite(a) & ~torch.isinf(b), a + torch.tensor(1j), b * torch.tensor([2 - 1j]), a.conj().imag, a.mH.imag,
     )  # fmt: skip
 
 
