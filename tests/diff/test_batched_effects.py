@@ -267,3 +267,24 @@ def test_a_helper_reads_numbers_of_its_list() -> None:
         for found, each in zip(batched.batch(texts), texts, strict=True):
             torch.testing.assert_close(found, model(each).detach())
     assert batched.stats()["eager"] == 0 and batched.stats()["interpreted"]
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(WIDE, WIDE)
+
+    def forward(self, count):
+        seen = []
+
+        def visit(left, h):
+            seen.append(left)
+            return torch.tanh(self.w(visit(left - 1, h))) if left else h
+
+        return visit(count, torch.ones(WIDE)), len(seen)
+
+
+def test_deep_calls_that_are_given_one_list_are_no_cycle() -> None:
+    """Which it was, from 1,024 calls inside of each other on."""
+    batched: Any = disc.batched(Deep().eval(), options=OPTIONS)
+    assert [each[1] for each in batched.batch([3, 1500])] == [4, 1501]

@@ -12,6 +12,7 @@ from disc.errors import CycleError
 from disc.frontend.batched.rows import Row
 from disc.frontend.batched.values import CONSTANTS
 
+_UNKNOWN = ".?"
 _PLAIN = (*CONSTANTS, torch.nn.Module, torch.Tensor, Row)
 
 
@@ -20,7 +21,7 @@ def cycle(calls: Sequence[tuple[object, ...]]) -> CycleError | None:
 
     calls: their arguments, outermost first.
     """
-    structures = [_structure(each) for each in calls]
+    structures = _structures(calls)
     last: dict[int, int] = {}
     for number, each in enumerate(structures):
         first = last.get(id(each))
@@ -30,9 +31,20 @@ def cycle(calls: Sequence[tuple[object, ...]]) -> CycleError | None:
     return None
 
 
-def _structure(arguments: Sequence[object]) -> object:
-    """The argument that is the structure."""
-    return next((each for each in arguments if not isinstance(each, _PLAIN)), None)
+def _structures(calls: Sequence[tuple[object, ...]]) -> list[object]:
+    """The argument of each call that is the structure. One that all calls are given, as a list of what was seen, is none unless it holds
+    itself, or nothing but tensors differs between calls."""
+    places = [place for place in range(min(map(len, calls))) if not all(isinstance(each[place], _PLAIN) for each in calls)]
+    moving = [place for place in places if any(each[place] is not calls[0][place] for each in calls)]
+    itself = [place for place in places if _edge(calls[-1][place], calls[-1][place]) != _UNKNOWN]
+    if not moving and not itself and any(_constants(each) != _constants(calls[0]) for each in calls):
+        return [None for _ in calls]
+    chosen = moving or itself or places
+    return [next((each[place] for place in chosen if not isinstance(each[place], _PLAIN)), None) for each in calls]
+
+
+def _constants(arguments: Sequence[object]) -> list[object]:
+    return [each for each in arguments if isinstance(each, CONSTANTS)]
 
 
 def _edges(structures: Sequence[object]) -> str:
@@ -53,7 +65,7 @@ def _edge(parent: object, child: object) -> str:
             for number, each in enumerate(value):
                 if each is child:
                     return f".{name}[{number}]"
-    return ".?"
+    return _UNKNOWN
 
 
 def line_of(error: BaseException, files: set[str]) -> str:
