@@ -112,7 +112,7 @@ CASES: Mapping[str, tuple[str, Sequence[Any], Sequence[type], Sequence[Sequence[
         for one_class in (0, 1)
     },
     "SVMRegressor without vectors": (
-        "SVMRegressor", [FLOATS], [np.float32], ROWS, {"coefficients": normal(4).tolist(), "kernel_type": "LINEAR", "rho": [0.1]},
+        "SVMRegressor", [FLOATS], [np.float32], ROWS, {"coefficients": normal(4).tolist(), "kernel_type": "LINEAR", "rho": [0.1], "kernel_params": [0.0, 0.0, 3.0]},
     ),
 }  # fmt: skip
 
