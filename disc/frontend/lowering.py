@@ -69,7 +69,7 @@ from disc.frontend.symbols import (
     upper_limit,
 )
 from disc.frontend.torch_mlir import Kind, Lowerings
-from disc.frontend.torch_mlir_calls import Plan, emit, plan
+from disc.frontend.torch_mlir_calls import Form, Plan, emit, plan
 from disc.ir.state import COMPLEX, ROW_MAJOR, SEED, STATE, State
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
@@ -541,8 +541,8 @@ class _Lowering:
         call = Call(node, self._bind(node))
         form, override = FORMS.get(node.target), override_of(node.target)
         planned = plan(call, form) if form is not None else None
-        if planned is not None:
-            result = emit(emitter, self.lowerings, call, planned)
+        if form is not None and planned is not None:
+            result = self._emit_planned(emitter, call, form, planned)
         elif override is not None:
             result = override.rule(emitter, call)
         elif made is not None:
@@ -556,6 +556,32 @@ class _Lowering:
         if isinstance(result, tuple):
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))
         return self._checked(emitter, node, result, meta)
+
+    def _emit_planned(self, emitter: OpBuilder, call: Call, form: Form, planned: Plan) -> Tensor | tuple[Tensor, ...]:
+        """torch-mlir refuses a call whose result would have a size that PyTorch does not know (`h * (16 // h)`), because an operand has it:
+        then the operands have the sizes that PyTorch knows."""
+        try:
+            return emit(emitter, self.lowerings, call, planned)
+        except RuleError:
+            looser = planned_call(call.node)
+            if looser is None or looser.kind == planned.kind:
+                raise
+            loose = Call(call.node, {name: self._loosened(emitter, each) for name, each in arguments_by_name(call.node).items()})
+            again = plan(loose, form)
+            if again is None:
+                raise
+            return emit(emitter, self.lowerings, loose, again)
+
+    def _loosened(self, emitter: OpBuilder, argument: object) -> object:
+        if isinstance(argument, list | tuple):
+            return [self._loosened(emitter, part) for part in argument]
+        value = self._argument_value(argument)
+        if not isinstance(argument, fx.Node) or not isinstance(value, Tensor):
+            return value
+        shape = to_shape(argument.meta["val"].shape)
+        if tensor_type(shape, value.dtype) == value.value.type:
+            return value
+        return emitter.op("tensor.cast", [value.value], shape, value.dtype)
 
     def _control(self, emitter: OpBuilder, node: fx.Node) -> ControlCall:
         """Raises: RuleError for a graph that this compiler did not get."""

@@ -133,7 +133,7 @@ FACTS |= {torch.is_floating_point: "is_floating_point", torch.is_complex: "is_co
 READS = frozenset(
     _named(
         "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __repr__ __format__ __contains__ __dlpack__ data_ptr "
-        "storage untyped_storage _typed_storage share_memory_ is_shared pin_memory is_pinned data grad_fn _version _base is_set_to "
+        "storage untyped_storage _typed_storage share_memory_ is_shared pin_memory is_pinned grad_fn _version _base is_set_to "
         "_is_view register_hook register_post_accumulate_grad_hook retain_grad retains_grad requires_grad_ set_ resize_ resize_as_ "
         "rename_ output_nr _backward_hooks _post_accumulate_grad_hooks apply_ map_ map2_ __cuda_array_interface__ detach_ to_sparse "
         "record_stream module_load t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_ "
@@ -165,7 +165,8 @@ _PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit 
 # How many results they give depends on sizes: `Counted` ones are recorded.
 SIZED = frozenset(_named(_PARTS)) | {getattr(torch, name) for name in _PARTS.split()} | {torch.functional.split}
 BACKWARD = Tensor.backward
-DETACHING = (Tensor.detach, torch.detach)
+_DATA: Any = Tensor.data
+DETACHING = (Tensor.detach, torch.detach, _DATA.__get__)
 PASSES = (BACKWARD, torch.autograd.grad)  # they run hooks
 _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__

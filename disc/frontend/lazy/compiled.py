@@ -23,7 +23,7 @@ from torch._dynamo.source import ConstantSource
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -116,12 +116,16 @@ class _Tracing:
     values: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     gradients: dict[int, int | Input | None] = field(default_factory=dict)
+    twins: dict[int, int] = field(default_factory=dict)  # input → the one in the same memory that stands for it
+    sharing: set[int] = field(default_factory=set)  # inputs that share memory, and are others to the program
+    writes: bool = False  # any input
     draws: bool = False  # random numbers, in a program with gradients
 
     def __post_init__(self) -> None:
         self.steps, self.tensors = self.run.here.steps(), self.run.inputs
         self._check_inputs()
         self._choose_outputs()
+        self._choose_twins()
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
         self.mode.cache_enabled = False  # to keep what an op gives of symbolic sizes, and to make that again, takes longer than the op
@@ -132,16 +136,12 @@ class _Tracing:
     # --- what goes in -----------------------------------------------------------------------------------------------------------------
 
     def _check_inputs(self) -> None:
-        run = self.run
         taken = {each.number for step in self.steps if step.context.grad and step.func not in DETACHING
                  for each in references((step.args, step.kwargs)) if isinstance(each, Input)}  # fmt: skip
         goes_on = any(each.requires_grad and not each.is_leaf and number in taken for number, each in enumerate(self.tensors))
         passes = self._first_pass()
         if goes_on and passes is not None:
             raise NotCompiledError("gradients go on into what was computed before the trace", passes)
-        shared = [n for n, each in enumerate(self.tensors) if run.first_in(each.untyped_storage()._cdata) != n]
-        if shared and self.segment.written:
-            raise NotCompiledError("the trace writes tensors, and some of its inputs share memory")
         if any(each.is_conj() or each.is_neg() for each in self.tensors):
             raise NotCompiledError("an input is a conjugate or a negative view")
 
@@ -155,7 +155,7 @@ class _Tracing:
         tensor, segment = self.tensors[number], self.segment
         always = number in segment.kept or number in self.run.gradients.values()
         usual = number in segment.written or (tensor.requires_grad and tensor.is_leaf)
-        return always or (usual and number not in segment.varied)
+        return always or (usual and all(varied != number for varied, _ in segment.varied))
 
     def _fake(self, number: int) -> torch.Tensor:
         real = self.tensors[number]
@@ -168,10 +168,11 @@ class _Tracing:
         return str(size.node.expr) if isinstance(size, torch.SymInt) else cast("int", size)
 
     def _make_scalars(self) -> None:
-        """Numbers that are not always the same, and integers that are a size of an input now, are symbols where they may be sizes; equal
-        floats are one."""
-        dynamic = {int(size) for each, names in zip(self.tensors, self.inputs, strict=True)
-                   for size, name in zip(each.shape, names, strict=True) if isinstance(name, str)}  # fmt: skip
+        """Numbers that are not always the same are symbols where they may be sizes, and so are integers that are a size of an input now,
+        unless that has been another one while they were the same; equal floats are one."""
+        dynamic = {int(size) for number, (each, names) in enumerate(zip(self.tensors, self.inputs, strict=True))
+                   for dim, (size, name) in enumerate(zip(each.shape, names, strict=True))
+                   if isinstance(name, str) and (number, dim) not in self.segment.varied}  # fmt: skip
         self.scalars, self.general = list[list[float | str]](), dict[str, torch.SymInt | torch.Tensor]()
         for number, (step, given) in enumerate(zip(self.steps, self.run.scalars, strict=True)):
             names, fixed = list[float | str](), never_sizes(step.func, step.args, step.kwargs)
@@ -249,6 +250,30 @@ class _Tracing:
             elif step.func == GRADIENT and any(type(each) is Made for each in step.results):
                 raise NotCompiledError(f"a gradient is read at {step.line} before a backward pass")
 
+    def _choose_twins(self) -> None:
+        """Which of several tensors in exactly the same memory stands for all of them: the one whose version tells that it is written, or
+        that gradients go to, where these may be asked for later."""
+        twins = self.run.twins
+        self.sharing = {number for number, first in enumerate(twins) if first < 0}
+        for first in {first for number, first in enumerate(twins) if 0 <= first != number}:
+            group = [number for number, each in enumerate(twins) if each == first]
+            preferred = [each for each in group if each in self.segment.written]
+            if self.differentiable and any(self.tensors[each].requires_grad for each in group):
+                preferred = [each for each in group if self.tensors[each].requires_grad]
+                if len(preferred) > 1:
+                    self.sharing |= set(group)
+                    continue
+            chosen = next(iter(preferred), first)
+            self.twins |= {number: chosen for number in group if number != chosen}
+
+    def _check_writes(self, inputs: Sequence[torch.Tensor]) -> None:
+        """PyTorch's versions do not tell all that is written (statistics of a batch norm), so that only now it is known."""
+        written = [number for number, each in enumerate(inputs) if isinstance(each, FunctionalTensor) and has_data_mutation(each)]
+        self.writes = self.writes or bool(written)
+        shared = {self.tensors[number].untyped_storage()._cdata for number in self.sharing}
+        if any(self.tensors[number].untyped_storage()._cdata in shared for number in written):
+            raise NotCompiledError("the trace writes a tensor that shares a part of its memory with another one")
+
     # --- the graph ---------------------------------------------------------------------------------------------------------------------
 
     @alone
@@ -283,7 +308,7 @@ class _Tracing:
         symbols = dict(zip(self.general, given[count:], strict=True))
         with _ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.Functionalize)):
             symbols = {name: to_fun(each) if isinstance(each, torch.Tensor) else each for name, each in symbols.items()}
-            inputs = [to_fun(each) for each in given[:count]]
+            inputs = self._as_twins([to_fun(each) for each in given[:count]])
             for mine, real in zip(inputs, self.tensors, strict=True):
                 if real.requires_grad:
                     mine.requires_grad_()
@@ -291,6 +316,9 @@ class _Tracing:
                 inputs[leaf].grad = inputs[number]
             results = self._results(inputs, self.replayed(inputs, symbols))
         return [from_fun(each) for each in results]
+
+    def _as_twins(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [inputs[self.twins[number]].detach() if number in self.twins else each for number, each in enumerate(inputs)]
 
     def replayed(self, inputs: Sequence[torch.Tensor], symbols: Mapping[str, object]) -> list[torch.Tensor]:
         values = list[torch.Tensor]()
@@ -318,6 +346,7 @@ class _Tracing:
     def _results(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the graph returns; notes what is what."""
         found, places = list[torch.Tensor](), dict[int, int]()
+        self._check_writes(inputs)
 
         def put(tensor: torch.Tensor) -> int:
             if tensor.layout is not torch.strided:
@@ -330,7 +359,7 @@ class _Tracing:
         for number in self.needed:
             self.values[number] = put(values[number])
         for number, each in enumerate(inputs):
-            if has_data_mutation(each):
+            if number not in self.twins and has_data_mutation(each):
                 self.written[number] = put(each)
         for number, each in enumerate(inputs):
             if not self.tensors[number].requires_grad:
@@ -348,7 +377,9 @@ class _Tracing:
     def variant(self, program: Callable[[list[object]], Sequence[object]]) -> Variant:
         freed = frozenset[int]() if self.differentiable else self.freed
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
-        effects = Effects(self.values, {} if self.differentiable else self.written, self.gradients, self.views, freed)
+        written = {} if self.differentiable else self.written
+        versions = frozenset(self.segment.written)
+        effects = Effects(self.values, written, self.gradients, self.views, freed, written.keys() - versions, self.twins.keys() & versions)
         symbols = list(dict.fromkeys([*general, *(size for each in self.inputs for size in each if isinstance(size, str))]))
         places = {name: place for place, name in enumerate(symbols)}
         inputs, scalars = ([[(places[size], 0) if isinstance(size, str) else (-1, size) for size in each] for each in given]
@@ -358,7 +389,7 @@ class _Tracing:
                   if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= places.keys()
                          for each in sizes)}  # fmt: skip
         label = f"disc.lazy: {self.steps[-1].line}"
-        repeatable = self.differentiable and not self.draws and not self.segment.written
+        repeatable = self.differentiable and not self.draws and not self.writes
         what = (self.steps, self.differentiable, repeatable, label)
         return Variant(symbols, binding, general, self._guards(), shapes, effects, program, *what)
 
@@ -390,7 +421,9 @@ class _Again(torch.nn.Module):
 
     def forward(self, *given: Any) -> list[torch.Tensor]:
         count = len(self.again.fakes)
-        values = self.again.replayed(given[:count], dict(zip(self.again.general, given[count:], strict=True)))
+        inputs = self.again._as_twins(given[:count])
+        values = self.again.replayed(inputs, dict(zip(self.again.general, given[count:], strict=True)))
+        self.again._check_writes(inputs)
         return [values[number] for number in self.again.needed]
 
 

@@ -91,8 +91,8 @@ class Segment:
     """A trace that has ended at a step.
 
     runs: by PyTorch, since a program was made of it; written: inputs that it writes; kept: those that were the same tensors
-    the time before; inputs: of the last time that PyTorch ran it, shapes: theirs; varied: inputs that have not had one shape; refused:
-    why it is not compiled.
+    the time before; inputs: of the last time that PyTorch ran it, shapes: theirs; varied: dims that have not had one size, as input and
+    place; refused: why it is not compiled.
     """
 
     runs: int = 0
@@ -100,7 +100,7 @@ class Segment:
     kept: frozenset[int] = frozenset()
     inputs: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
-    varied: frozenset[int] = frozenset()
+    varied: frozenset[tuple[int, int]] = frozenset()
     refused: str = ""
     variants: list[Variant] = field(default_factory=list)
 
@@ -112,7 +112,8 @@ class Segment:
         self.kept = frozenset(number for number, (held, each) in enumerate(zip(self.inputs, inputs, strict=False)) if held() is each)
         self.inputs = [weakref.ref(each) for each in inputs]
         shapes = [each.shape for each in inputs]
-        self.varied |= frozenset(number for number, (before, now) in enumerate(zip(self.shapes, shapes, strict=False)) if before != now)
+        self.varied |= frozenset((number, dim) for number, (before, now) in enumerate(zip(self.shapes, shapes, strict=False))
+                                 for dim, (was, size) in enumerate(zip(before, now, strict=True)) if was != size)  # fmt: skip
         self.shapes = shapes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,7 +33,8 @@ class Effects:
 
     values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
     (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results.
-    freed: values whose backward pass has been.
+    freed: values whose backward pass has been. hidden: written inputs whose version does not tell so, as of a weight whose `data` is
+    written; told: inputs whose version tells so, though another one in their memory stands for them.
     """
 
     values: Mapping[int, int]
@@ -41,6 +42,8 @@ class Effects:
     gradients: Mapping[int, int | Input | None]
     views: Sequence[tuple[int, int, int]]
     freed: frozenset[int] = frozenset()
+    hidden: Set[int] = frozenset()
+    told: Set[int] = frozenset()
 
 
 class _Freed(torch.autograd.Function):
@@ -158,9 +161,11 @@ class Variant:
         if effects.written or effects.gradients:
             with torch.no_grad():
                 for number, place in effects.written.items():
-                    inputs[number].copy_(results[place])
+                    (inputs[number].data if number in effects.hidden else inputs[number]).copy_(results[place])
                 for leaf, what in effects.gradients.items():
                     inputs[leaf].grad = None if what is None else inputs[what.number] if isinstance(what, Input) else results[what]
+        for number in effects.told:
+            torch.autograd.graph.increment_version(inputs[number])
         scalars = run.scalars if effects.views else []
         for number, place, leaf in effects.views:
             step, given = self.steps[place], scalars[place]

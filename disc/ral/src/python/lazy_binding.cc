@@ -106,17 +106,11 @@ struct Extent {
   int64_t result;  // -1 = an input
 };
 
-// Adds the memory of a tensor; elements may lie at negative strides of none.
 void add_extent(std::vector<Extent>& extents, nb::handle tensor, int64_t result) {
   const std::optional<DLTensor> memory = dl_tensor(tensor);
   if (!memory) throw nb::type_error("not a tensor that can be looked at");
-  int64_t last = 0;
-  for (int32_t i = 0; i < memory->ndim; ++i) {
-    if (memory->shape[i] == 0) return;
-    last += (memory->shape[i] - 1) * memory->strides[i];
-  }
-  const auto begin = reinterpret_cast<uintptr_t>(memory->data) + memory->byte_offset;
-  extents.push_back({begin, begin + static_cast<uintptr_t>((last + 1) * memory->dtype.bits * memory->dtype.lanes / 8), result});
+  const auto [begin, end] = extent_of(*memory);
+  if (begin != end) extents.push_back({begin, end, result});
 }
 
 // The numbers of results whose memory overlaps that of an input, or of another result.

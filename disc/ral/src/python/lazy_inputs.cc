@@ -77,12 +77,16 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   const int64_t address = integer(asked(framework_.storage, tensor).ptr(), names.address), version = integer(tensor, names.version);
 
   const auto number = static_cast<int32_t>(run_->inputs.size());
+  std::vector<int32_t>& lying = run_->storages[address];
+  const int32_t twin = lying.empty() ? number : run_->twin_of(*memory, lying);
+  lying.push_back(number);
+  run_->twins.push_back(twin);
   run_->inputs.push_back(Py_NewRef(tensor));
   run_->given.push_back(Py_NewRef(given));
   run_->versions.push_back(version);
   run_->numbers.emplace(tensor, number);
   std::vector<int64_t> kind{memory->dtype.code, memory->dtype.bits, memory->dtype.lanes, memory->ndim, tracked, leaf, conjugated, negated,
-                            run_->storages.try_emplace(address, number).first->second};
+                            lying.front(), twin};
   if (!is_row_major(*memory)) kind.insert(kind.end(), memory->strides, memory->strides + memory->ndim);
   const size_t place = call_.words.size();
   call_.words.push_back(0);

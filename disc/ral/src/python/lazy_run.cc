@@ -2,6 +2,10 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
+#include "python/python_tensor.h"
+
 namespace ral::python {
 
 namespace {
@@ -63,10 +67,26 @@ nb::dict gradients_of(const Run& run) {
   return found;
 }
 
-template <typename Key>
-nb::object number_in(const std::unordered_map<Key, int32_t>& table, Key key) {
-  const auto found = table.find(key);
-  return found == table.end() ? nb::none() : nb::object(nb::int_(found->second));
+nb::object number_of(const Run& run, nb::handle tensor) {
+  const auto found = run.numbers.find(tensor.ptr());
+  return found == run.numbers.end() ? nb::none() : nb::object(nb::int_(found->second));
+}
+
+nb::object first_in(const Run& run, int64_t storage) {
+  const auto found = run.storages.find(storage);
+  return found == run.storages.end() ? nb::none() : nb::object(nb::int_(found->second.front()));
+}
+
+// Elements and their order too; strides of dims of one element may differ.
+bool same_place(const DLTensor& one, const DLTensor& other) {
+  const auto begins = [](const DLTensor& tensor) { return static_cast<const char*>(tensor.data) + tensor.byte_offset; };
+  if (begins(one) != begins(other) || one.ndim != other.ndim || one.dtype.code != other.dtype.code || one.dtype.bits != other.dtype.bits) {
+    return false;
+  }
+  for (int32_t i = 0; i < one.ndim; ++i) {
+    if (one.shape[i] != other.shape[i] || (one.shape[i] > 1 && one.strides[i] != other.strides[i])) return false;
+  }
+  return true;
 }
 
 int run_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -83,6 +103,16 @@ PyType_Slot run_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(run_traverse)}, {Py_tp_clear, reinterpret_cast<void*>(run_clear)}, {0, nullptr}};
 
 }  // namespace
+
+std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  int64_t last = 0;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 0) return {begin, begin};
+    last += (tensor.shape[i] - 1) * tensor.strides[i];
+  }
+  return {begin, begin + static_cast<uintptr_t>((last + 1) * tensor.dtype.bits * tensor.dtype.lanes / 8)};
+}
 
 int64_t integer_attribute(PyObject* object, PyObject* name) {
   PyObject* value = PyObject_GetAttr(object, name);
@@ -135,14 +165,31 @@ bool Run::is_new(PyObject* tensor, size_t mark) const {
 void Run::forget(size_t mark) {
   for (size_t i = mark; i < inputs.size(); ++i) numbers.erase(inputs[i]);
   const auto after = static_cast<int32_t>(mark);
-  std::erase_if(storages, [&](const auto& each) { return each.second >= after; });
+  for (auto& [storage, lying] : storages) std::erase_if(lying, [&](int32_t each) { return each >= after; });
+  std::erase_if(storages, [](const auto& each) { return each.second.empty(); });
   std::erase_if(gradients, [&](const auto& each) { return each.first >= after || each.second >= after; });
   std::vector<PyObject*> old(inputs.begin() + after, inputs.end());
   old.insert(old.end(), given.begin() + after, given.end());
   inputs.resize(mark);
   given.resize(mark);
   versions.resize(mark);
+  twins.resize(mark);
   for (PyObject* each : old) Py_DECREF(each);
+}
+
+int32_t Run::twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_storage) const {
+  const auto [begin, end] = extent_of(tensor);
+  const auto own = static_cast<int32_t>(inputs.size());
+  if (begin == end) return own;
+  bool overlaps = false;
+  for (const int32_t each : in_storage) {
+    const std::optional<DLTensor> other = dl_tensor(inputs[static_cast<size_t>(each)]);
+    if (!other) return -1;
+    if (same_place(tensor, *other)) return twins[static_cast<size_t>(each)];
+    const auto [first, last] = extent_of(*other);
+    overlaps = overlaps || (begin < last && first < end);
+  }
+  return overlaps ? -1 : own;
 }
 
 nb::object Run::proxy(size_t number) const {
@@ -217,6 +264,7 @@ void Run::clear() {
   storages.clear();
   gradients.clear();
   versions.clear();
+  twins.clear();
   bounds.clear();
   const nb::object last_step = std::move(step);
   for (PyObject* each : old) Py_DECREF(each);
@@ -242,8 +290,9 @@ void bind_runs(nb::module_& module) {
       .def_prop_ro("scalars", &scalars_of)
       .def_prop_ro("gradients", &gradients_of)
       .def_prop_ro("proxy_count", [](const Run& run) { return run.proxies.size(); })
-      .def("number_of", [](const Run& run, nb::handle tensor) { return number_in(run.numbers, tensor.ptr()); }, nb::arg("tensor"))
-      .def("first_in", [](const Run& run, int64_t storage) { return number_in(run.storages, storage); }, nb::arg("storage"))
+      .def_prop_ro("twins", [](const Run& run) { return run.twins; })
+      .def("number_of", &number_of, nb::arg("tensor"))
+      .def("first_in", &first_in, nb::arg("storage"))
       .def("proxy", &Run::proxy, nb::arg("number"))
       .def("live", &Run::live)
       .def("give", &Run::give, nb::arg("numbers"), nb::arg("tensors"))

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/trace_tree.h"
+#include "dlpack/dlpack.h"
 
 namespace ral::python {
 
@@ -71,6 +72,8 @@ class Run {
   bool is_new(PyObject* tensor, size_t mark) const;
   // Takes the inputs from number `mark` on out of it.
   void forget(size_t mark);
+  // What `twins` says of a tensor that becomes the next input, by those in its storage.
+  int32_t twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_storage) const;
   // What Python has for value `number`; None if nobody holds it.
   nb::object proxy(size_t number) const;
   std::vector<int64_t> live() const;
@@ -92,7 +95,8 @@ class Run {
   std::vector<PyObject*> inputs, given;  // held; `given`: as the program has them, lazy ones of earlier traces too
   std::vector<int64_t> versions;         // of inputs, when they came
   std::unordered_map<PyObject*, int32_t> numbers;
-  std::unordered_map<int64_t, int32_t> storages;       // memory -> the first input that lies in it
+  std::unordered_map<int64_t, std::vector<int32_t>> storages;  // memory -> the inputs that lie in it
+  std::vector<int32_t> twins;  // of inputs: the first that is exactly there; itself where it overlaps none before it; -1 where in part
   std::vector<std::pair<int32_t, int32_t>> gradients;  // input -> the input that is its gradient so far
   std::vector<Number> scalars;                         // of all calls
   std::vector<size_t> ends;                            // for each call, how many there are with its own
@@ -101,6 +105,9 @@ class Run {
  private:
   Py_ssize_t value_field_;
 };
+
+// The addresses of the elements of a tensor, from the first to behind the last one; the same for one without elements.
+std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor);
 
 // nullptr = an error of Python is set. An attribute that is an integer; -1 with Python's error set.
 int64_t integer_attribute(PyObject* object, PyObject* name);

@@ -223,6 +223,22 @@ def test_a_batch_that_is_written_may_have_other_sizes() -> None:
     assert disc.lazy.stats().compiles == 1 and disc.lazy.stats().hits >= 2, disc.lazy.stats()
 
 
+def test_a_number_of_heads_that_a_batch_is_equal_to() -> None:
+    """It was taken for the batch, and each batch had a program, in which PyTorch computed some ops."""
+
+    def step(batch: int) -> float:
+        x = torch.arange(batch * 12.0).view(batch, 3, 4) / 50
+        heads = x.view(batch, 3, 2, 2).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(batch, 3, 4).sum().item()
+
+    batches = (3, 5, 2, 4, 2, 6)
+    wanted = [step(batch) for batch in batches]
+    with warnings.catch_warnings(), disc.lazy(strict=True):
+        warnings.simplefilter("error")
+        assert [step(batch) for batch in batches] == pytest.approx(wanted, rel=1e-4)
+    assert disc.lazy.stats().compiles == 1 and disc.lazy.stats().hits >= 3, disc.lazy.stats()
+
+
 EQUAL_TO_A_SIZE: dict[str, Callable[[Tensor], Tensor]] = {
     "operator": lambda x: (x - 1) ** 2,
     "function": lambda x: torch.pow(x, 2),
@@ -361,6 +377,49 @@ def test_inputs_that_share_memory() -> None:
         left.add_(1)
         right.mul_(2)
         return [left + 0, right + 0, base + 0]
+
+    repeated(step, 6)
+
+
+def test_averages_of_weights() -> None:
+    """`p` and `p.data` are one memory, and so is what `state_dict` gives: such programs were left to PyTorch."""
+
+    def averaged(*, lazily: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 6, bias=False), nn.BatchNorm1d(6), nn.Linear(6, 5))
+        mean, kept = copy.deepcopy(model).requires_grad_(requires_grad=False), model.state_dict()
+        of_all, steps = mean.state_dict(), torch.optim.SGD(model.parameters(), 0.05)
+        with disc.lazy(strict=True) if lazily else contextlib.nullcontext():
+            for batch in SIZES:
+                steps.zero_grad()
+                loss = F.cross_entropy(model(rows(max(batch, 2))), torch.randint(5, (max(batch, 2),)))
+                loss.backward()
+                steps.step()
+                for mine, theirs in zip(mean.parameters(), model.parameters(), strict=True):
+                    mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+                of_all["1.running_mean"].lerp_(kept["1.running_mean"], 0.1)
+                loss.item()
+        return [each.detach().clone() for each in (*mean.state_dict().values(), *kept.values())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected, found = averaged(lazily=False), averaged(lazily=True)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits >= 4 and not disc.lazy.stats().refused, disc.lazy.stats()
+
+
+def test_statistics_that_are_read_in_another_tensor() -> None:
+    """A batch norm writes its statistics without a word to PyTorch's versions."""
+    mean, variance, x = torch.zeros(8), torch.ones(8), torch.randn(6, 8)
+    aliases = mean.detach(), variance.detach()
+
+    def step(n: int) -> list[Tensor]:
+        if n == 0:
+            mean.zero_()
+            variance.fill_(1)
+        F.batch_norm(x + n, mean, variance, training=True)
+        return [each * 2 for each in aliases]
 
     repeated(step, 6)
 
