@@ -171,7 +171,8 @@ IMPORTED = [
     "artifact", *(f"artifact.{name}" for name in ("bounds", "file", "manifest", "output", "pointers", "records", "skeletons", "structure", "structures")),
     "config", "errors", "frontend", "frontend.registered",
     "ral", *(f"ral.{name}" for name in (
-        "_ral", "caches", "elsewhere", "executable", "gpu_programs", "mistakes", "results", "state", "torch_functions", "torch_profiler", "widen",
+        "_ral", "caches", "elsewhere", "executable", "gpu_programs", "mistakes", "nested_inputs", "results", "state", "torch_functions",
+        "torch_profiler", "widen",
     )),
 ]  # fmt: skip
 # Of the standard library, besides what NumPy imports: some versions of Python and NumPy import more of these, or fewer.
