@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ Value = tuple[int, int, int, int, int]
 Name = tuple[str, Any, int]
 
 
-class Sweep:
+class Sweep(ABC):
     """Blocks of kinds as those of a sweep. tables: the names of its tables, in order."""
 
     def __init__(self, kinds: Sequence[Kind]) -> None:
@@ -42,9 +43,9 @@ class Sweep:
     def tables(self) -> list[Name]:
         return list(self._tables)
 
+    @abstractmethod
     def block(self, kind: Kind) -> tuple[_ral.Context, list[Value], list[Value], list[Value], int]:
         """Its program, inputs, results, what says which of its calls are needed, and how many vectors it has."""
-        raise NotImplementedError
 
     def launch(self, kind: Kind, count: int, offset: int, first: int | None, starts: Sequence[int] | None) -> list[int]:
         """A launch as the native call takes it. offset: where its vectors begin. One that has no such places, or another kind, is left
