@@ -252,11 +252,17 @@ def skeleton_lines(record: SkeletonRecord) -> list[str]:
         for number, each in enumerate(record["kinds"])
         if int(cast("Any", each[2])) >= 0
     ]
-    choices = [_choices_line(record, each) for each in record["slots"] if each["kind"] == CHOICE]
+    choices = [
+        _choices_line(record, each, others=others)
+        for slots, others in ((record["slots"], True), (record["results"], False))
+        for each in slots
+        if each["kind"] == CHOICE
+    ]
     return [f"instances: {inputs} (-1 = none)", *choices, *blocks, *skeleton_text(record, _ral.SKELETON_OPS)]
 
 
-def _choices_line(record: SkeletonRecord, slot: SlotRecord) -> str:
+def _choices_line(record: SkeletonRecord, slot: SlotRecord, *, others: bool) -> str:
+    """others: whether it may be another text, as one of an instance may."""
     texts = has_texts(slot)
     known = [f"{number} {text!r}" if texts else f"{number} {text}" for number, text in enumerate(choices_of(record, slot))]
-    return f"{slot['name']}: {', '.join(known)}{f', another text {OTHER}' if texts else ''}"
+    return f"{slot['name']}: {', '.join(known)}{f', another text {OTHER}' if texts and others else ''}"

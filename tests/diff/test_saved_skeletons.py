@@ -447,7 +447,7 @@ class Tags(Odd):
         return {"side": side, "kinds": kinds, "last": last, "heads": heads, "x": second + ids.sum(), "ids": ids}
 
 
-def test_functions_of_its_own_texts_and_tensors_of_numbers(tmp_path: Path) -> None:
+def test_functions_of_its_own_texts_and_tensors_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = Tags().eval()
     sentences = [[3, 1, 2], [5], [1, 2], [6, 6, 7], [9, 10, 3], [4], [2, 5]]
     model: Any = disc.batched(module, options=OPTIONS)
@@ -460,6 +460,8 @@ def test_functions_of_its_own_texts_and_tensors_of_numbers(tmp_path: Path) -> No
     close(program.batch(fresh), eager(module, fresh))
     with pytest.raises(InstanceError, match="a tensor of another shape than the model was made for"):
         program.batch([[1, 2, 3, 4]])
+    assert main(["inspect", str(tmp_path / "model.disc")]) == 0
+    assert re.search(r"^side: 0 .* 'left'", capsys.readouterr().out, re.M)
 
 
 class ManyKinds(Odd):
