@@ -35,6 +35,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from disc.frontend.decompositions import is_random as draws_in_eager
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, with_autograd
+from disc.frontend.effect_tokens import erase_tokens
 from disc.frontend.lazy.calls import (
     BACKWARD,
     DETACHING,
@@ -83,6 +84,8 @@ def compile_run(run: Run, segment: Segment, settings: Settings, statistics: Lazy
     began = perf_counter_ns()
     with compile_lock, _told():
         roll_loops(module)
+        if effect := erase_tokens(module):
+            raise NotCompiledError(f"{effect} has an effect")
         program = compile_graph(module, settings)
     statistics.optimizing_ns += perf_counter_ns() - began
     return again.variant(program)
@@ -476,9 +479,12 @@ _METADATA = partial(proxy_tensor._extract_tensor_metadata, include_contiguity=Fa
 
 @contextmanager
 def _tracing(mode: FakeTensorMode) -> Iterator[None]:
-    """As AOTAutograd traces. The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax."""
+    """As AOTAutograd traces. Each call knows whether gradients and autocast are on: what is on where the trace ends is of no account. The
+    fused attention kernels cannot be looked into; the composite one is matmuls and a softmax."""
     with (
         compile_lock,
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
         mode,
         fx_traceback.preserve_node_meta(),
         sdpa_kernel([SDPBackend.MATH]),

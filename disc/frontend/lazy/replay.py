@@ -20,12 +20,12 @@ INSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(OURS[:-1]) +
 
 @contextmanager
 def context(state: Context) -> Iterator[None]:
-    """Gradients and autocast as they were when a call was recorded."""
+    """Gradients and autocast as they were when a call was recorded, whatever they are now."""
     with torch.set_grad_enabled(state.grad):
-        if state.autocast is None:
+        if state.autocast is None and not torch.is_autocast_enabled("cpu"):
             yield
         else:
-            with torch.autocast("cpu", state.autocast):
+            with torch.autocast("cpu", state.autocast, enabled=state.autocast is not None):
                 yield
 
 

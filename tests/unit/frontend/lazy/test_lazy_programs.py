@@ -497,6 +497,43 @@ def test_no_grad_and_autocast_are_kept() -> None:
     repeated(step)
 
 
+def test_a_trace_ends_where_gradients_are_off_and_autocast_is_on() -> None:
+    """What was on where a call was made counts: of an optimizer's step and the forward pass behind it, and of a product in f32."""
+    w = nn.Parameter(W.clone())
+    optimizer = torch.optim.SGD([w], 0.1)
+
+    def step(n: int) -> list[object]:
+        if n == 0:
+            with torch.no_grad():
+                w.copy_(W)
+            optimizer.zero_grad()
+        y = X @ w
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            disc.lazy.flush()
+        loss = y.sin().mean()
+        before = None if w.grad is None else w.grad.clone()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return [loss.detach(), y.dtype is torch.float32, before]
+
+    repeated(step, 10)
+
+
+def test_checks_of_factorizations() -> None:
+    scale = nn.Parameter(torch.tensor(0.5))
+
+    def step(n: int) -> list[object]:
+        scale.grad = None
+        loss = torch.linalg.cholesky(scale.exp() * (X.T @ X) + torch.eye(X.shape[1])).diagonal().log().sum()
+        loss.backward()
+        return [loss.item(), scale.grad]
+
+    repeated(step)
+    with disc.lazy(), pytest.raises(RuntimeError, match="not positive-definite"):
+        torch.linalg.cholesky((scale - 9.5).exp() * 0 - torch.eye(X.shape[1])).diagonal().log().sum().item()
+
+
 def test_custom_functions_see_tensors() -> None:
     class Double(torch.autograd.Function):
         @staticmethod
