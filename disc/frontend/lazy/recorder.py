@@ -56,7 +56,7 @@ MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
 MOST_PROGRAMS = 64  # of a recorder
 MOST_STEPS = 500_000  # calls of all traces that are kept
-RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, ROLES = 0, 1, 2, 3, 4, 8  # what a function is to the follower
+RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, ROLES = 0, 1, 2, 3, 4, 5, 8  # what a function is to the follower
 FRUITLESS = 500  # traces that never came again, until recording stops
 
 
@@ -88,7 +88,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, settings: Settings, statistics: LazyStatistics) -> None:
         super().__init__()
         self.settings, self.statistics = settings, statistics
-        self.follower = Follower(_framework(), self._called)
+        self.follower = Follower(_framework(), self._called, self._end_for_read)
         self.follower.recorder = self
         vars(self)["__torch_function__"] = MethodType(self.follower.mode_function, self)  # what PyTorch calls
         self._lock = threading.RLock()
@@ -111,11 +111,19 @@ class Recorder(TorchFunctionMode):
             if self.follower.stopped:
                 self.step_aside()
             return result
+        return self._alone(self._taken, func, args, kwargs)
+
+    def _end_for_read(self) -> None:
+        """What is recorded comes before a read that the follower makes. PyTorch's modes are off."""
+        self._alone(self._end)
+
+    def _alone(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of ours: other threads wait for it."""
         with self._lock:
             self.follower.enter()
             self.busy += 1
             try:
-                return self._taken(func, args, kwargs)
+                return function(*args)
             finally:
                 self.busy -= 1
                 self.follower.leave()
@@ -142,9 +150,9 @@ class Recorder(TorchFunctionMode):
             counted = self._counted(func, args, kwargs)
             role = READ if counted is None else self._role(counted)
             func = counted or func
-        if role == READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
+        if role == PERHAPS_READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
             return None if func == GRADIENT_FUNCTION else args[0]
-        if role == READ or self.follower.stopped:
+        if role in (READ, PERHAPS_READ) or self.follower.stopped:
             return self._outside(func, args, kwargs)
         return self._recorded(func, args, kwargs)
 
@@ -162,8 +170,8 @@ class Recorder(TorchFunctionMode):
         """What the function is to a recorder; from now on the follower knows it."""
         known = self.follower.roles.get(func)
         if known is None:
-            role = FACT if func in FACTS else READ if func in READS or func in SIZED else BACKWARD_PASS if func is BACKWARD else RECORDED
-            role = DRAWN if func in FILLED_BY_CHANCE else role
+            role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
+            role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
 
@@ -237,27 +245,12 @@ class Recorder(TorchFunctionMode):
 
     def _outside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call that is not recorded; what is recorded comes before it, if it might see that."""
-        everything = [*args, *kwargs.values()]
-        if self._run.here.before is not None and any(self._concerns(each) for each in everything):
+        if self._run.here.before is not None and self.follower.concerns([*args, *kwargs.values()]):
             self._end()
         return self._call_now(func, args, kwargs)[1]
 
-    def _concerns(self, value: Any) -> bool:
-        """Whether what is recorded computes or writes it, as far as its memory tells."""
-        kind = type(value)
-        if kind is LazyTensor:
-            return value._run is self._run or self._concerns(value._value)
-        if kind is list or kind is tuple:
-            return any(map(self._concerns, value))
-        if isinstance(value, torch.Tensor):
-            return value.layout is not torch.strided or self._run.first_in(value.untyped_storage()._cdata) is not None
-        return False
-
     def _call_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """What the function gives, and the same with the caller's own objects where it gives one of its arguments."""
-        if not kwargs and len(args) == 1 and type(args[0]) is LazyTensor and func is not BACKWARD:  # most reads
-            result = func(value := real(args[0]))
-            return result, args[0] if result is value else result
         given = dict[int, LazyTensor]()
         _lazy_ones(args, given)
         _lazy_ones(tuple(kwargs.values()), given)

@@ -39,6 +39,6 @@ class LazyStatistics:
 
     def follow(self, follower: Follower) -> None:
         """Takes over what a follower has counted since the last time."""
-        self.recorded += follower.recorded
-        self.recording_ns += follower.recording_ns
-        follower.recorded = follower.recording_ns = 0
+        recorded, recording_ns = follower.take_counts()
+        self.recorded += recorded
+        self.recording_ns += recording_ns

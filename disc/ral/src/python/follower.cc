@@ -111,7 +111,7 @@ PyObject* Arguments::keywords() const {
   return made;
 }
 
-Follower::Follower(const nb::dict& framework, nb::object slow) : slow_(std::move(slow)) {
+Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) : slow_(std::move(slow)), end_(std::move(end)) {
   const auto object = [&](const char* name) { return nb::borrow(framework[name]); };
   framework_.handle = object("handle");
   const nb::handle type = framework_.handle;
@@ -138,7 +138,7 @@ Follower::Follower(const nb::dict& framework, nb::object slow) : slow_(std::move
 
 PyObject* Follower::call(PyObject* function, const Arguments& arguments, bool inside) {
   PyObject* result = nullptr;
-  if (fast(function, arguments, inside, result)) return result;
+  if (fast(function, arguments, inside, result) || (inside && read(function, arguments, result))) return result;
   PyObject* values = arguments.tuple();
   PyObject* keywords = arguments.keywords();
   if (values && keywords) result = PyObject_CallFunctionObjArgs(slow_.ptr(), function, values, keywords, inside ? Py_True : Py_False, nullptr);
@@ -171,7 +171,7 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
     if (inside || arguments.count == 0 || !is_tensor(arguments.values[0])) return false;
     return plain();
   }
-  if (role % 8 == kRead || !run_->deferring || run_->pending >= kMostPending) return false;
+  if (role % 8 == kRead || role % 8 == kPerhapsRead || !run_->deferring || run_->pending >= kMostPending) return false;
   if (role % 8 == kBackward) {
     const bool mine = arguments.count > 0 && Py_TYPE(arguments.values[0]) == reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()) &&
                       is_mine(arguments.values[0]);
@@ -188,12 +188,39 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
   }
   result = promise(step);
   if (!result) return true;
-  ++recorded;
-  recording_ns += now() - began;
+  ++recorded_;
+  recording_ns_ += now() - began;
   return true;
 } catch (nb::python_error& error) {
   error.restore();
   run_->forget(mark_);
+  result = nullptr;
+  return true;
+}
+
+bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& result) try {
+  if (!active || stopped || arguments.count != 1 || arguments.dict || arguments.names) return false;
+  if (depth_ && owner_ != PyThread_get_thread_ident()) return false;
+  PyObject* const handle = arguments.values[0];
+  PyObject* role = PyDict_GetItemWithError(roles.ptr(), function);
+  if (!role) return PyErr_Clear(), false;
+  if (PyLong_AsLongLong(role) % 8 != kRead || !Py_IS_TYPE(handle, reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()))) return false;
+  if (is_transformed()) return false;
+  const NotHandedOver off(framework_.without);
+  if (!run_->ends.empty() && concerns(handle)) {
+    called(end_);
+    if (stopped) return false;
+  }
+  const nb::object value = nb::borrow(HandleFields::at(handle, framework_.fields.value));
+  if (!value.is_valid() || value.is_none()) return false;
+  result = PyObject_CallOneArg(function, value.ptr());
+  if (result == value.ptr()) {  // the caller's own object
+    Py_DECREF(result);
+    result = Py_NewRef(handle);
+  }
+  return true;
+} catch (nb::python_error& error) {
+  error.restore();
   result = nullptr;
   return true;
 }
@@ -283,6 +310,7 @@ Follower::Described Follower::describe(int64_t function, const Arguments& argume
   call_.clear();
   mark_ = run_->inputs.size();
   tensors_ = 0;
+  transformed_.reset();
   call_.words.push_back(static_cast<uint64_t>(function));
   call_.words.push_back(state());
   Described all = Described::kYes;
@@ -472,9 +500,14 @@ nb::object Follower::begin(nb::handle step, int32_t number) {
 }
 
 void Follower::finish(nb::handle run) {
-  Run& over = nb::cast<Run&>(run);
-  over.loosen(pool_, framework_.fields);
-  over.clear();
+  nb::cast<Run&>(run).clear();
+}
+
+bool Follower::keep(PyObject* handle) {
+  Py_SET_REFCNT(handle, 1);  // the pool's
+  if (pool_.give(handle, framework_.fields)) return true;
+  Py_SET_REFCNT(handle, 0);
+  return false;
 }
 
 nb::list Follower::numbers(int32_t step) const {
@@ -508,6 +541,7 @@ int Follower::traverse(visitproc visit, void* arg) const {
     Py_VISIT(each.spec.ptr());
   }
   Py_VISIT(slow_.ptr());
+  Py_VISIT(end_.ptr());
   Py_VISIT(run_object_.ptr());
   Py_VISIT(recorder.ptr());
   return pool_.traverse(visit, arg);
@@ -517,7 +551,7 @@ void Follower::drop() {
   active = false;
   forget_traces();
   pool_.clear();
-  const nb::object slow = std::move(slow_), owner = std::move(recorder);
+  const nb::object slow = std::move(slow_), end = std::move(end_), owner = std::move(recorder);
 }
 
 }  // namespace ral::python

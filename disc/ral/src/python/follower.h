@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/trace_tree.h"
@@ -28,7 +29,7 @@ struct Arguments {
 };
 
 // What a function of PyTorch is to the recorder: disc/frontend/lazy/calls.py.
-enum Role : int64_t { kRecorded, kFact, kRead, kBackward, kDrawn };
+enum Role : int64_t { kRecorded, kFact, kRead, kBackward, kDrawn, kPerhapsRead };
 
 // The framework's part in it. Nothing here knows PyTorch: types and functions are handed over.
 struct Framework {
@@ -63,14 +64,17 @@ class Follower {
   static constexpr int64_t kMostPending = 50'000;
 
   // framework: the fields of Framework by name; slow: (function, arguments, keywords, inside) -> what Python's part
-  // gives.
-  Follower(const nb::dict& framework, nb::object slow);
+  // gives; end: () has it end the run, so that handles of it get their values.
+  Follower(const nb::dict& framework, nb::object slow, nb::object end);
 
   // A call as a mode of PyTorch gets it (`inside` false: PyTorch's modes are off meanwhile), or a handle. A new reference, or null with
   // Python's error set.
   PyObject* call(PyObject* function, const Arguments& arguments, bool inside);
   // Whether the call could be followed; `result` then is what it gives, null with Python's error set.
   bool fast(PyObject* function, const Arguments& arguments, bool inside, PyObject*& result);
+
+  // Whether what has been recorded computes or writes one of these values, as far as their memory tells.
+  bool concerns(PyObject* value) const;
 
   // For Python's part.
   // The call with what the run has learnt by it; nothing if it cannot be recorded.
@@ -84,11 +88,15 @@ class Follower {
   nb::object begin(nb::handle step, int32_t number);  // a new run
   int32_t add_root() { return add_step(tree_.add_root(), nb::none()); }
   void finish(nb::handle run);
-  void loosen() { run_->loosen(pool_, framework_.fields); }
+  void loosen() { run_->loosen(); }
+  // Keeps a handle that nobody holds any more, to be used again. False, and it is not kept, if it cannot be.
+  bool keep(PyObject* handle);
   nb::list numbers(int32_t step) const;
   void enter();
   void leave();
   void forget_traces();
+  // How many calls were followed since the last time, and how long that took.
+  std::pair<int64_t, int64_t> take_counts() { return {std::exchange(recorded_, 0), std::exchange(recording_ns_, 0)}; }
 
   int traverse(visitproc visit, void* arg) const;
   void drop();  // what may be part of a cycle
@@ -97,7 +105,6 @@ class Follower {
 
   nb::object recorder;
   bool active = false, stopped = false;
-  int64_t recorded = 0, recording_ns = 0;
   nb::dict roles;  // function -> 8 * its number + Role
   std::vector<char> ahead;  // for each step, whether compiled traces go through it
 
@@ -116,6 +123,10 @@ class Follower {
     nb::object spec;
   };
 
+  // A read of one handle, as by a method without arguments: whether that is what the call is; else as `fast`.
+  bool read(PyObject* function, const Arguments& arguments, PyObject*& result);
+  bool is_transformed() const;  // a transform of functions (vmap) is on
+  int64_t storage_of(PyObject* tensor) const;  // a number for its memory
   int32_t add_step(int32_t number, nb::handle step);
   Described describe(int64_t function, const Arguments& arguments, bool inside);
   Described argument(PyObject* value, bool inside);
@@ -134,7 +145,7 @@ class Follower {
   bool is_mine(PyObject* handle) const { return HandleFields::at(handle, framework_.fields.run) == run_object_.ptr(); }
 
   Framework framework_;
-  nb::object slow_;
+  nb::object slow_, end_;
   TraceTree tree_;
   std::vector<Node> nodes_;
   HandlePool pool_;
@@ -143,12 +154,14 @@ class Follower {
   Call call_;
   size_t mark_ = 0;       // how many inputs there were before it
   int64_t tensors_ = 0;  // of the call that is being described
+  std::optional<bool> transformed_;  // `is_transformed`, once it has been asked for that call
   std::unordered_map<PyTypeObject*, nb::object> constants_;  // value -> its number
   int64_t constant_count_ = 0;
   std::unordered_map<std::string, uint64_t> kinds_;  // of inputs
   std::vector<nb::object> dtypes_;                   // of autocast, that were seen
   unsigned long owner_ = 0;  // the thread that is in Python's part
   int depth_ = 0;
+  int64_t recorded_ = 0, recording_ns_ = 0;
 };
 
 // The follower whose calls this thread records; null = none.

@@ -58,13 +58,37 @@ bool is_row_major(const DLTensor& tensor) {
 
 }  // namespace
 
+bool Follower::is_transformed() const {
+  const nb::object found = nb::steal(PyObject_CallNoArgs(framework_.transforms.ptr()));
+  if (!found.is_valid()) nb::raise_python_error();
+  return found.ptr() == Py_True;
+}
+
+int64_t Follower::storage_of(PyObject* tensor) const { return integer(asked(framework_.storage, tensor).ptr(), Names::get().address); }
+
+bool Follower::concerns(PyObject* value) const {
+  auto* const handle = reinterpret_cast<PyTypeObject*>(framework_.handle.ptr());
+  if (Py_IS_TYPE(value, handle)) {
+    if (is_mine(value)) return true;
+    PyObject* tensor = HandleFields::at(value, framework_.fields.value);
+    return tensor && tensor != Py_None && concerns(tensor);
+  }
+  if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
+      if (concerns(PySequence_Fast_GET_ITEM(value, i))) return true;
+    }
+    return false;
+  }
+  if (!PyObject_TypeCheck(value, handle->tp_base)) return false;
+  return !dl_tensor(value) || run_->storages.contains(storage_of(value));
+}
+
 Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   const Names& names = Names::get();
   const std::optional<DLTensor> memory = dl_tensor(tensor);
   // What a transform of functions (vmap) computes with comes here in each of its calls, being new: it is PyTorch's.
-  const nb::object transforms = nb::steal(PyObject_CallNoArgs(framework_.transforms.ptr()));
-  if (!transforms.is_valid()) nb::raise_python_error();
-  if (transforms.ptr() == Py_True) return Described::kNo;
+  if (!transformed_) transformed_ = is_transformed();
+  if (*transformed_) return Described::kNo;
   if (!memory || memory->device.device_type != kDLCPU || asked(framework_.is_inference, tensor).ptr() == Py_True) return Described::kNo;
   const bool tracked = says(tensor, names.requires_grad), leaf = !tracked || says(tensor, names.is_leaf);
   if (tracked && leaf) {
@@ -74,7 +98,7 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   }
   const bool conjugated = memory->dtype.code == kDLComplex && asked(framework_.is_conj, tensor).ptr() == Py_True;
   const bool negated = asked(framework_.is_neg, tensor).ptr() == Py_True;
-  const int64_t address = integer(asked(framework_.storage, tensor).ptr(), names.address), version = integer(tensor, names.version);
+  const int64_t address = storage_of(tensor), version = integer(tensor, names.version);
 
   const auto number = static_cast<int32_t>(run_->inputs.size());
   std::vector<int32_t>& lying = run_->storages[address];

@@ -3,8 +3,11 @@
 #include "python/follower.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 #include <structmember.h>
+
+#include <utility>
 
 namespace ral::python {
 
@@ -21,6 +24,24 @@ PyTypeObject* method_type = nullptr;
 PyTypeObject* attribute_type = nullptr;
 PyObject* handle_type = nullptr;  // of the first follower, as of all
 Py_ssize_t follower_field = 0;
+
+destructor free_handle = nullptr;  // as Python has it for the class
+
+// A handle that nobody holds any more, whenever that comes to be: its follower keeps it. What the garbage collector has cleared has no fields.
+// Python frees an object by the first class above it whose function is not its own: meanwhile the class has that one, and nothing is kept.
+void drop_handle(PyObject* handle) {
+  const nb::object owner = nb::borrow(HandleFields::at(handle, follower_field));  // the handle may be what keeps it alive
+  PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&kind, &value, &trace);
+  const bool usable = PyObject_GC_IsTracked(handle) && owner.is_valid() && !owner.is_none() && nb::inst_ready(owner);
+  const bool kept = usable && nb::inst_ptr<Follower>(owner)->keep(handle);
+  PyErr_Restore(kind, value, trace);
+  if (kept) return;
+  PyTypeObject* const type = Py_TYPE(handle);
+  type->tp_dealloc = free_handle;
+  free_handle(handle);
+  type->tp_dealloc = drop_handle;
+}
 
 Follower* follower_of(PyObject* handle) {
   if (!handle_type || !Py_IS_TYPE(handle, reinterpret_cast<PyTypeObject*>(handle_type))) {
@@ -205,8 +226,11 @@ nb::object mode_function(nb::handle self) {
 
 // Handles are of one class, in all threads.
 void set_handles(nb::handle type, Py_ssize_t field) {
-  if (!handle_type) handle_type = nb::borrow(type).release().ptr();
+  if (handle_type) return;
+  handle_type = nb::borrow(type).release().ptr();
   follower_field = field;
+  auto* const handles = reinterpret_cast<PyTypeObject*>(handle_type);
+  free_handle = std::exchange(handles->tp_dealloc, drop_handle);
 }
 
 // What a call gives that a compiled trace goes through, else NotImplemented. PyTorch's modes are off.
@@ -240,10 +264,10 @@ void bind_followers(nb::module_& module) {
   bind_bindings(module);
   nb::class_<DescribedCall>(module, "LazyCall").def_ro("mark", &DescribedCall::mark).def_ro("tensors", &DescribedCall::tensors);
   nb::class_<Follower>(module, "Follower", nb::type_slots(follower_slots))
-      .def("__init__", [](Follower* self, const nb::dict& framework, const nb::object& slow) {
-        new (self) Follower(framework, slow);
+      .def("__init__", [](Follower* self, const nb::dict& framework, const nb::object& slow, const nb::object& end) {
+        new (self) Follower(framework, slow, end);
         set_handles(framework["handle"], self->fields().follower);
-      }, nb::arg("framework"), nb::arg("slow"))
+      }, nb::arg("framework"), nb::arg("slow"), nb::arg("end"))
       .def_prop_ro("mode_function", [](nb::handle self) { return mode_function(self); })
       .def("begin", &Follower::begin, nb::arg("step"), nb::arg("number"))
       .def("describe", nb::overload_cast<nb::handle, const nb::tuple&, const nb::dict&>(&Follower::describe), nb::arg("function"), nb::arg("arguments"), nb::arg("keywords"))
@@ -258,6 +282,8 @@ void bind_followers(nb::module_& module) {
       .def("hand_out", &Follower::hand_out, nb::arg("facts"), nb::arg("value"))
       .def("finish", &Follower::finish, nb::arg("run"))
       .def("loosen", &Follower::loosen)
+      .def("concerns", [](const Follower& self, nb::handle value) { return self.concerns(value.ptr()); }, nb::arg("value"))
+      .def("take_counts", &Follower::take_counts)
       .def("numbers", &Follower::numbers, nb::arg("step"))
       .def("enter", &Follower::enter)
       .def("leave", &Follower::leave)
@@ -265,8 +291,6 @@ void bind_followers(nb::module_& module) {
       .def_rw("recorder", &Follower::recorder)
       .def_rw("active", &Follower::active)
       .def_rw("stopped", &Follower::stopped)
-      .def_rw("recorded", &Follower::recorded)
-      .def_rw("recording_ns", &Follower::recording_ns)
       .def_prop_ro("roles", [](const Follower& self) { return self.roles; });
 }
 

@@ -235,19 +235,14 @@ void Run::give(const std::vector<size_t>& places, const nb::list& tensors) const
   }
 }
 
-void Run::loosen(HandlePool& pool, const HandleFields& fields) {
+void Run::loosen() {
   for (Proxy& each : proxies) {
     if (!each.object || each.weak) continue;
     PyObject* handle = each.object;
-    if (Py_REFCNT(handle) > 1) {
-      PyObject* reference = PyWeakref_NewRef(handle, nullptr);
-      if (!reference) PyErr_Clear();
-      each = {reference, true};
-      Py_DECREF(handle);
-    } else {
-      each = {nullptr, true};
-      if (!pool.give(handle, fields)) Py_DECREF(handle);
-    }
+    PyObject* reference = Py_REFCNT(handle) > 1 ? PyWeakref_NewRef(handle, nullptr) : nullptr;
+    if (!reference) PyErr_Clear();
+    each = {reference, true};
+    Py_DECREF(handle);
   }
 }
 

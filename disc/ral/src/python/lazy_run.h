@@ -29,14 +29,15 @@ class HandlePool {
  public:
   static constexpr size_t kMost = 8192;
 
-  HandlePool() = default;
+  HandlePool() { free_.reserve(kMost); }  // nothing may fail where a handle is given back
   HandlePool(const HandlePool&) = delete;
   HandlePool& operator=(const HandlePool&) = delete;
   ~HandlePool() { clear(); }
 
   // One that was given back, or null. The caller owns it.
   PyObject* take();
-  // Takes over a reference that is the only one. False, and the reference stays the caller's, for one that has attributes of its own.
+  // Takes over a reference that is the only one. False, and the reference stays the caller's, for one that has attributes of its own, or
+  // that somebody looks at from aside.
   bool give(PyObject* handle, const HandleFields& fields);
   void clear();
   int traverse(visitproc visit, void* arg) const;
@@ -82,8 +83,8 @@ class Run {
   void add_proxy(nb::handle handle);
   // What stands for these values, where somebody holds it, has these tensors from now on.
   void give(const std::vector<size_t>& numbers, const nb::list& tensors) const;
-  // Promised handles that nobody else holds are given back; of others, weak references stay.
-  void loosen(HandlePool& pool, const HandleFields& fields);
+  // Lets go of promised handles; weak references stay of those that somebody else holds.
+  void loosen();
   void clear();
   int traverse(visitproc visit, void* arg) const;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -207,6 +208,27 @@ def test_handles_are_used_again_only_when_nobody_holds_them() -> None:
     for n, each in enumerate(held, 4):
         assert each.mine == n  # pyright: ignore[reportAttributeAccessIssue]
         torch.testing.assert_close(each + 0, torch.tanh(X @ W) + n % 2)
+
+
+def test_handles_that_are_dropped_late_are_used_again() -> None:
+    """Their values go at once. One that somebody has marked, or looks at from aside, is none that another value may get."""
+
+    def computed() -> Any:
+        y = torch.tanh(X @ W)
+        assert y.sum().item() != 0 and not hasattr(y, "mine")
+        return y
+
+    with disc.lazy():
+        y = [computed() for _ in range(4)][-1]
+        value, aside = weakref.ref(y._value), weakref.ref(y)
+        y.mine = 1
+        del y
+        assert value() is None and aside() is None
+        y = computed()
+        for _ in range(20):
+            value, y = weakref.ref(y._value), computed()
+            assert value() is None
+    torch.testing.assert_close(y + 0, torch.tanh(X @ W))
 
 
 def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
