@@ -348,11 +348,11 @@ def _eager(module: fx.GraphModule) -> Executable:
 @dataclass(frozen=True)
 class _Cut:
     """A graph that takes and returns values in row-major order. turn: inputs of the whole graph → its own; assemble: the results of the
-    whole graph of its own, each of which it returns once."""
+    whole graph of its own, each of which it returns once. None where these are the same."""
 
     module: fx.GraphModule
-    assemble: Assemble
-    turn: Callable[[Sequence[object]], list[object]]
+    assemble: Assemble | None
+    turn: Callable[[Sequence[object]], list[object]] | None
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -427,8 +427,9 @@ def _context() -> ir.Context:
 
 def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     cut, program = lowered.cut, lowered.program
+    turn, assemble = cut.turn, cut.assemble
     if program is None:
-        return lambda inputs: cut.assemble(inputs, [])
+        return lambda inputs: assemble(inputs, []) if assemble else []
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
     _trace("disc_module", lambda: program.module.operation.get_asm())
     run = _compile_step(
@@ -437,12 +438,12 @@ def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     numbers = {place: _number_type(node) for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)}
 
     def execute(inputs: list[object]) -> Sequence[object]:
-        results = list(run(cut.turn(inputs)))
+        results = list(run(turn(inputs) if turn else inputs))
         for place, kind in numbers.items():
             results[place] = kind(results[place])  # pyright: ignore[reportArgumentType]
-        return cut.assemble(inputs, results)
+        return assemble(inputs, results) if assemble else results
 
-    return execute
+    return execute if turn or numbers or assemble else run
 
 
 def _number_type(node: fx.Node) -> type[int | float]:

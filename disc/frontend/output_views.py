@@ -31,10 +31,10 @@ def returned_nodes(graph: fx.Graph) -> list[object]:
     return list(returned) if isinstance(returned, list | tuple) else [returned]
 
 
-def cut_results(module: fx.GraphModule) -> Assemble:
+def cut_results(module: fx.GraphModule) -> Assemble | None:
     """Makes `module` return each computed value once and in row-major order.
 
-    Returns: (inputs, results of the cut module) → the results of the whole one, as a list.
+    Returns: (inputs, results of the cut module) → the results of the whole one, as a list; None where these are the same.
 
     Raises: UnsupportedOpError where the layout of a result is not known.
     """
@@ -48,6 +48,8 @@ def cut_results(module: fx.GraphModule) -> Assemble:
     _return(module, computed, laid_out)
     places = {node: place for place, node in enumerate([*placeholders, *computed, *made])}
     sources = [(places[node], None) if isinstance(node, fx.Node) else (None, node) for node in returned]
+    if returned == computed and not laid_out:
+        return None
 
     def assemble(inputs: Sequence[object], results: Sequence[object]) -> list[object]:
         values = [*inputs, *results]
@@ -60,11 +62,11 @@ def cut_results(module: fx.GraphModule) -> Assemble:
     return assemble
 
 
-def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[object]]:
+def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[object]] | None:
     """Makes `module` take inputs that are dense in another order of dims in the order in which they lie, so that compiled code reads them
     in place: what a forward pass has kept, laid out as in eager, is such an input of the backward pass.
 
-    Returns: the inputs of a call → what the changed module takes.
+    Returns: the inputs of a call → what the changed module takes; None where these are the same.
     """
     orders: dict[int, tuple[int, ...]] = {}
     placeholders = module.graph.find_nodes(op="placeholder")
@@ -77,6 +79,8 @@ def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[obj
             with module.graph.inserting_after(placeholders[-1]):
                 _turn(module.graph, node, layout.order)
     module.recompile()
+    if not orders:
+        return None
 
     def turned(inputs: Sequence[object]) -> list[object]:
         values = list(inputs)

@@ -99,9 +99,20 @@ class Variant:
     known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._made = frozenset(self.effects.values).union(number for number, _, _ in self.effects.views)
-        self._places = [self.symbols.index(name) for name in self.general]
-        self._dtypes = list(self.general.values())
+        effects = self.effects
+        self._made = frozenset(effects.values).union(number for number, _, _ in effects.views)
+        self._numbers = [(self.symbols.index(name), dtype) for name, dtype in self.general.items()]
+        self._writes: list[Callable[[Run, Sequence[torch.Tensor], dict[int, torch.Tensor]], None]] = [
+            write
+            for needed, write in (
+                (self.repeatable, self._differentiate_twice),
+                (effects.written or effects.gradients, self._write),
+                (effects.told, self._tell),
+                (effects.views, self._make_views),
+                (effects.freed, self._free),
+            )
+            if needed
+        ]
 
     def sizes(self, number: int, run: Run) -> torch.Size | None:
         """Of a value of a run that may come to be this trace; None where they are not known."""
@@ -148,35 +159,26 @@ class Variant:
             self._execute(run, values)
 
     def _execute(self, run: Run, values: Sequence[float]) -> None:
-        inputs, effects = run.inputs, self.effects
         gradients = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(self.differentiable)
+        if gradients != self.differentiable:
+            torch._C._set_grad_enabled(self.differentiable)
         try:
-            results = self._results(inputs, values)
+            results = self._results(run.inputs, values)
         finally:
-            torch._C._set_grad_enabled(gradients)
-        made = {number: results[place] for number, place in effects.values.items()}
-        if self.repeatable:
-            self._differentiate_twice(run, made)
-        if effects.written or effects.gradients:
-            with torch.no_grad():
-                for number, place in effects.written.items():
-                    (inputs[number].data if number in effects.hidden else inputs[number]).copy_(results[place])
-                for leaf, what in effects.gradients.items():
-                    inputs[leaf].grad = None if what is None else inputs[what.number] if isinstance(what, Input) else results[what]
-        for number in effects.told:
-            torch.autograd.graph.increment_version(inputs[number])
-        scalars = run.scalars if effects.views else []
-        for number, place, leaf in effects.views:
-            step, given = self.steps[place], scalars[place]
-            with context(step.context):
-                view = step.func(*filled(step.args, made, inputs, given), **filled(step.kwargs, made, inputs, given))
-            made[number] = view if step.form is None else pytree.tree_leaves(view)[leaf]
-        for number in effects.freed:
-            made[number] = _as_freed(made[number])
+            if gradients != self.differentiable:
+                torch._C._set_grad_enabled(gradients)
+        made = {number: results[place] for number, place in self.effects.values.items()}
+        for write in self._writes:
+            write(run, results, made)
         run.give(list(made), list(made.values()))
 
-    def _differentiate_twice(self, run: Run, made: Mapping[int, torch.Tensor]) -> None:
+    def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> Sequence[torch.Tensor]:
+        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
+        given = [values[place] if dtype is None else torch.tensor(values[place], dtype=dtype) for place, dtype in self._numbers]
+        results = cast("Sequence[torch.Tensor]", self.program([*inputs, *given]))
+        return results if self.differentiable else _apart(inputs, list(results))
+
+    def _differentiate_twice(self, run: Run, results: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]) -> None:
         """Keeps what gradients of gradients are computed with."""
         places = [place for place, step in enumerate(self.steps) if step.func not in (GRADIENT, SET_GRADIENT)]
         steps, inputs, scalars = [self.steps[place] for place in places], run.inputs, run.scalars
@@ -189,14 +191,35 @@ class Variant:
 
         differentiate_twice(list(made.values()), inputs, made_again)
 
-    def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> list[torch.Tensor]:
-        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
-        given = [values[place] if dtype is None else torch.tensor(values[place], dtype=dtype)
-                 for place, dtype in zip(self._places, self._dtypes, strict=True)]  # fmt: skip
-        results = cast("Sequence[torch.Tensor]", self.program([*inputs, *given]))
-        if self.differentiable:
-            return list(results)
-        found = list(results)
-        for number in overlapping(inputs, found):
-            found[number] = found[number].clone()
-        return found
+    def _write(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
+        """Inputs, and gradients of inputs."""
+        inputs, effects = run.inputs, self.effects
+        with torch.no_grad():
+            for number, place in effects.written.items():
+                (inputs[number].data if number in effects.hidden else inputs[number]).copy_(results[place])
+            for leaf, what in effects.gradients.items():
+                inputs[leaf].grad = None if what is None else inputs[what.number] if isinstance(what, Input) else results[what]
+
+    def _tell(self, run: Run, results: object, made: object) -> None:
+        inputs = run.inputs
+        for number in self.effects.told:
+            torch.autograd.graph.increment_version(inputs[number])
+
+    def _make_views(self, run: Run, results: object, made: dict[int, torch.Tensor]) -> None:
+        inputs, scalars = run.inputs, run.scalars
+        for number, place, leaf in self.effects.views:
+            step, given = self.steps[place], scalars[place]
+            with context(step.context):
+                view = step.func(*filled(step.args, made, inputs, given), **filled(step.kwargs, made, inputs, given))
+            made[number] = view if step.form is None else pytree.tree_leaves(view)[leaf]
+
+    def _free(self, run: object, results: object, made: dict[int, torch.Tensor]) -> None:
+        for number in self.effects.freed:
+            made[number] = _as_freed(made[number])
+
+
+def _apart(inputs: list[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Results with copies of those that share memory."""
+    for number in overlapping(inputs, results):
+        results[number] = results[number].clone()
+    return results
