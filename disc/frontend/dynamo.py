@@ -475,7 +475,7 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
             with profiler.record_function(label):
                 results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
         else:
-            results = executable(*inputs)
+            results = executable.run(*inputs)
         return [results] if single else cast("Sequence[object]", results)
 
     return run

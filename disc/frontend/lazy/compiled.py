@@ -387,7 +387,7 @@ class _Tracing:
         places = {name: place for place, name in enumerate(symbols)}
         inputs, scalars = ([[(places[size], 0) if isinstance(size, str) else (-1, size) for size in each] for each in given]
                            for given in (self.inputs, self.scalars))  # fmt: skip
-        binding = LazyBinding(inputs, scalars, len(symbols))
+        binding = LazyBinding(inputs, scalars, len(symbols), [*self.values, *(number for number, _, _ in self.views)])
         shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()
                   if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= places.keys()
                          for each in sizes)}  # fmt: skip

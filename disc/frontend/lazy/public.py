@@ -101,6 +101,7 @@ class Lazy:
             try:
                 recorder.settle()
             finally:
+                _thread.statistics.follow(recorder.follower)
                 with _recording:
                     _threads.pop(threading.get_ident(), None)
                     if not _threads:

@@ -66,7 +66,7 @@ def _framework() -> dict[str, object]:
         "handle": LazyTensor, "make": new_handle, "without": DisableTorchFunction, "grad_enabled": torch.is_grad_enabled,
         "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
-        "is_inference": torch.Tensor.is_inference, "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj,
+        "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj,
         "tensors": TENSORS, "constants": PLAIN,
     }  # fmt: skip
 
@@ -481,7 +481,6 @@ class Recorder(TorchFunctionMode):
                 self._end_of(run)
         finally:
             self.follower.finish(run)
-            self.statistics.follow(self.follower)
 
     def _end_of(self, run: Run) -> None:
         segment = run.here.segment
@@ -495,8 +494,7 @@ class Recorder(TorchFunctionMode):
         segment.note(run)
         if segment.runs >= WORTH_COMPILING:
             self._fruitless = segment.runs = 0
-            live = run.live()
-            known = any(each.fits(run, live) is not None for each in segment.variants)  # the program came off it on the way, as by an error
+            known = any(each.fits(run) is not None for each in segment.variants)  # the program came off it on the way, as by an error
             if not known and not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
                 self._compile(run)
         else:
@@ -514,22 +512,22 @@ class Recorder(TorchFunctionMode):
     def _run_compiled(self, run: Run) -> bool:
         """Whether there was a compiled program for the run as it is, which has been run."""
         began = perf_counter_ns()
-        segment, live = run.here.segment, run.live()
+        segment = run.here.segment
         for place, variant in enumerate(segment.variants):
-            symbols = variant.fits(run, live)
+            symbols = variant.fits(run)
             if symbols is None:
                 continue
             if place:
                 segment.variants.insert(0, segment.variants.pop(place))
-            self.statistics.replaying_ns += perf_counter_ns() - began
-            began = perf_counter_ns()
+            chosen, statistics = perf_counter_ns(), self.statistics
+            statistics.replaying_ns += chosen - began
             self._settling += 1
             try:
                 variant.execute(run, symbols)
             finally:
                 self._settling -= 1
-            self.statistics.computing_ns += perf_counter_ns() - began
-            self.statistics.hits += 1
+            statistics.computing_ns += perf_counter_ns() - chosen
+            statistics.hits += 1
             return True
         return False
 

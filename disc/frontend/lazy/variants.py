@@ -80,9 +80,10 @@ class _Known:
 class Variant:
     """A compiled trace.
 
-    binding: finds the values of `symbols` in a run; general: those that the program takes, floats with the dtype of the tensor that each is
-    there. shapes: of the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs
-    itself. repeatable: then, whether its calls made again give the same. known: by values of the symbols, of the last runs.
+    binding: finds the values of `symbols` in a run, and knows which values the program computes; general: those that the program takes,
+    floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
+    asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same. known: by values of
+    the symbols, of the last runs.
     """
 
     symbols: Sequence[str]
@@ -100,7 +101,6 @@ class Variant:
 
     def __post_init__(self) -> None:
         effects = self.effects
-        self._made = frozenset(effects.values).union(number for number, _, _ in effects.views)
         self._numbers = [(self.symbols.index(name), dtype) for name, dtype in self.general.items()]
         self._writes: list[Callable[[Run, Sequence[torch.Tensor], dict[int, torch.Tensor]], None]] = [
             write
@@ -124,13 +124,13 @@ class Variant:
             known.sizes[number] = self._sizes(number, dict(zip(self.symbols, values, strict=True)))
         return known.sizes[number]
 
-    def fits(self, run: Run, live: Sequence[int]) -> tuple[float, ...] | None:
+    def fits(self, run: Run) -> tuple[float, ...] | None:
         """The values of the symbols, if the program computes what is needed and all guards hold."""
-        if not self._made.issuperset(live):
+        values = self.binding.fitting(run)
+        if values is None:
             return None
-        values = self.binding.values(run)
-        known = None if values is None else self._known(values)
-        return cast("tuple[float, ...]", values) if known is not None and known.holds and known.complete else None
+        known = self.known.get(values) or self._known(values)
+        return cast("tuple[float, ...]", values) if known.holds and known.complete else None
 
     def _known(self, values: tuple[float | None, ...]) -> _Known:
         known = self.known.get(values)
@@ -154,19 +154,11 @@ class Variant:
         """Computes the values of a run that fits, and writes what it writes."""
         if profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
             with profiler.record_function(self.label):
-                self._execute(run, values)
+                self._finish(run, self._results(run.inputs, values))
         else:
-            self._execute(run, values)
+            self._finish(run, self._results(run.inputs, values))
 
-    def _execute(self, run: Run, values: Sequence[float]) -> None:
-        gradients = torch.is_grad_enabled()
-        if gradients != self.differentiable:
-            torch._C._set_grad_enabled(self.differentiable)
-        try:
-            results = self._results(run.inputs, values)
-        finally:
-            if gradients != self.differentiable:
-                torch._C._set_grad_enabled(gradients)
+    def _finish(self, run: Run, results: Sequence[torch.Tensor]) -> None:
         made = {number: results[place] for number, place in self.effects.values.items()}
         for write in self._writes:
             write(run, results, made)
@@ -174,9 +166,23 @@ class Variant:
 
     def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> Sequence[torch.Tensor]:
         """Of the program; each in memory of its own, unless it knows itself what shares memory."""
-        given = [values[place] if dtype is None else torch.tensor(values[place], dtype=dtype) for place, dtype in self._numbers]
-        results = cast("Sequence[torch.Tensor]", self.program([*inputs, *given]))
-        return results if self.differentiable else _apart(inputs, list(results))
+        given = list[Any](inputs)
+        for place, dtype in self._numbers:
+            given.append(values[place] if dtype is None else torch.tensor(values[place], dtype=dtype))
+        gradients = torch.is_grad_enabled()
+        if gradients != self.differentiable:
+            torch._C._set_grad_enabled(self.differentiable)
+        try:
+            results = cast("Sequence[torch.Tensor]", self.program(given))
+        finally:
+            if gradients != self.differentiable:
+                torch._C._set_grad_enabled(gradients)
+        if self.differentiable:
+            return results
+        found = list(results)
+        for number in overlapping(inputs, found):
+            found[number] = found[number].clone()
+        return found
 
     def _differentiate_twice(self, run: Run, results: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]) -> None:
         """Keeps what gradients of gradients are computed with."""
@@ -216,10 +222,3 @@ class Variant:
     def _free(self, run: object, results: object, made: dict[int, torch.Tensor]) -> None:
         for number in self.effects.freed:
             made[number] = _as_freed(made[number])
-
-
-def _apart(inputs: list[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Results with copies of those that share memory."""
-    for number in overlapping(inputs, results):
-        results[number] = results[number].clone()
-    return results

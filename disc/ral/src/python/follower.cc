@@ -125,7 +125,6 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) :
   framework_.transforms = object("transforms");
   framework_.unflatten = object("unflatten");
   framework_.storage = object("storage");
-  framework_.is_inference = object("is_inference");
   framework_.is_neg = object("is_neg");
   framework_.is_conj = object("is_conj");
   framework_.size = object("size");

@@ -43,7 +43,7 @@ struct Framework {
   nb::object transforms;       // () -> whether a transform of functions (vmap) is on
   nb::object unflatten;        // (leaves, form)
   nb::object storage;          // (tensor) -> its memory
-  nb::object is_inference, is_neg, is_conj;
+  nb::object is_neg, is_conj;
   nb::object size;                             // the class of shapes, tuples
   std::vector<nb::object> tensors, constants;  // classes
 };

@@ -47,9 +47,23 @@ bool equal(const Number& one, const Number& other) {
 
 class Binding {
  public:
-  // inputs, scalars: for each input its dims, for each call its numbers: (symbol or -1, the number that it always is).
-  Binding(const nb::list& inputs, const nb::list& scalars, size_t symbols)
-      : inputs_(all_sizes(inputs)), scalars_(all_sizes(scalars)), symbols_(symbols) {}
+  // inputs, scalars: for each input its dims, for each call its numbers: (symbol or -1, the number that it always is). made: numbers of the
+  // values that the trace's program computes.
+  Binding(const nb::list& inputs, const nb::list& scalars, size_t symbols, const std::vector<size_t>& made)
+      : inputs_(all_sizes(inputs)), scalars_(all_sizes(scalars)), symbols_(symbols) {
+    for (const size_t number : made) {
+      if (made_.size() <= number) made_.resize(number + 1);
+      made_[number] = true;
+    }
+  }
+
+  // As `values`, and None too if somebody holds a value that the program does not compute.
+  nb::object fitting(Run& run) const {
+    for (size_t i = 0; i < run.proxies.size(); ++i) {
+      if ((i >= made_.size() || !made_[i]) && run.is_live(i)) return nb::none();
+    }
+    return values(run);
+  }
 
   // The values of the symbols that a run has come to, None for others; None if its sizes are not those of the trace.
   nb::object values(Run& run) const {
@@ -99,6 +113,7 @@ class Binding {
 
   std::vector<std::vector<Size>> inputs_, scalars_;
   size_t symbols_;
+  std::vector<bool> made_;  // by the number of the value
 };
 
 struct Extent {
@@ -140,7 +155,9 @@ std::vector<int64_t> overlapping(const nb::list& inputs, const nb::list& results
 
 void bind_bindings(nb::module_& module) {
   nb::class_<Binding>(module, "LazyBinding")
-      .def(nb::init<const nb::list&, const nb::list&, size_t>(), nb::arg("inputs"), nb::arg("scalars"), nb::arg("symbols"))
+      .def(nb::init<const nb::list&, const nb::list&, size_t, const std::vector<size_t>&>(), nb::arg("inputs"), nb::arg("scalars"),
+           nb::arg("symbols"), nb::arg("made"))
+      .def("fitting", &Binding::fitting, nb::arg("run"))
       .def("values", &Binding::values, nb::arg("run"));
   module.def("overlapping", &overlapping, nb::arg("inputs"), nb::arg("results"));
 }

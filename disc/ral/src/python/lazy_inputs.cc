@@ -89,7 +89,9 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   // What a transform of functions (vmap) computes with comes here in each of its calls, being new: it is PyTorch's.
   if (!transformed_) transformed_ = is_transformed();
   if (*transformed_) return Described::kNo;
-  if (!memory || memory->device.device_type != kDLCPU || asked(framework_.is_inference, tensor).ptr() == Py_True) return Described::kNo;
+  if (!memory || memory->device.device_type != kDLCPU) return Described::kNo;
+  const int64_t version = integer_attribute(tensor, names.version);
+  if (version == -1) return PyErr_Clear(), Described::kNo;  // inference tensors have none: nothing tells whether they are written
   const bool tracked = says(tensor, names.requires_grad), leaf = !tracked || says(tensor, names.is_leaf);
   if (tracked && leaf) {
     for (PyObject* hooks : {names.backward_hooks, names.accumulate_hooks}) {
@@ -98,7 +100,7 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   }
   const bool conjugated = memory->dtype.code == kDLComplex && asked(framework_.is_conj, tensor).ptr() == Py_True;
   const bool negated = asked(framework_.is_neg, tensor).ptr() == Py_True;
-  const int64_t address = storage_of(tensor), version = integer(tensor, names.version);
+  const int64_t address = storage_of(tensor);
 
   const auto number = static_cast<int32_t>(run_->inputs.size());
   std::vector<int32_t>& lying = run_->storages[address];

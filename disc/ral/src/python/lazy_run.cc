@@ -199,12 +199,16 @@ nb::object Run::proxy(size_t number) const {
   return found ? nb::borrow(found) : nb::none();
 }
 
+bool Run::is_live(size_t number) const {
+  const Proxy& each = proxies[number];
+  if (!each.object) return false;
+  return each.weak ? referent(each.object) != nullptr : Py_REFCNT(each.object) > 1;
+}
+
 std::vector<int64_t> Run::live() const {
   std::vector<int64_t> found;
   for (size_t i = 0; i < proxies.size(); ++i) {
-    const Proxy& each = proxies[i];
-    if (!each.object) continue;
-    if (each.weak ? referent(each.object) != nullptr : Py_REFCNT(each.object) > 1) found.push_back(static_cast<int64_t>(i));
+    if (is_live(i)) found.push_back(static_cast<int64_t>(i));
   }
   return found;
 }

@@ -77,6 +77,7 @@ class Run {
   int32_t twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_storage) const;
   // What Python has for value `number`; None if nobody holds it.
   nb::object proxy(size_t number) const;
+  bool is_live(size_t number) const;  // somebody holds that value
   std::vector<int64_t> live() const;
   // Inputs that were written since they came.
   std::vector<int64_t> written() const;
