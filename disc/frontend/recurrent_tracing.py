@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And
 functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, before a table of decompositions is asked; and what
-`torch.func` would do to sizes.
+`torch.func` would do to sizes; and numbers that are fixed are no inputs.
 
 PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
 frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
@@ -19,6 +19,7 @@ from torch._dynamo.eval_frame import innermost_backend
 
 from disc.frontend import transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
+from disc.frontend.fixed_floats import fixed_floats
 from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
@@ -43,7 +44,7 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing():
+        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing(), fixed_floats():
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.symbolic_convert import TensorifyState
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_mlir import ir
 
@@ -109,6 +111,31 @@ def test_training_attention_and_embedding() -> None:
             function(ids).square().sum().backward()
             gradients.append(gradients_of(*model.parameters()))
         torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
+
+
+def test_fixed_floats_are_no_reason_to_trace_anew() -> None:
+    """PyTorch takes floats for inputs, traces all, and then begins anew without those that are attributes of ops, or not used."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.norm, self.scale, self.limit = nn.Embedding(20, 8), nn.LayerNorm(8), 2.0, 5.0
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.norm(self.embedding(ids)) * self.scale
+            return x if self.scale < self.limit else -x
+
+    model = Model()
+    compiled = torch.compile(model, backend=dynamo.backend, dynamic=True)
+    counters["aot_autograd"].clear()
+    ids = torch.randint(0, 20, (3, 5))
+    with torch.no_grad():
+        for scale, limit, eps, graphs in ((2.0, 5.0, 1e-5, 1), (3.0, 4.0, 1e-5, 1), (3.0, 4.0, 0.5, 2), (3.0, 2.0, 0.5, 3)):
+            model.scale, model.limit, model.norm.eps = scale, limit, eps
+            torch.testing.assert_close(compiled(ids), model(ids))
+            assert counters["aot_autograd"]["total"] == dynamo.statistics().graphs == graphs, (scale, limit, eps)
+    assert TensorifyState.empty()
 
 
 def test_unsupported_op_runs_in_pytorch() -> None:
