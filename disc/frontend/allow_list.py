@@ -69,7 +69,7 @@ def _is_forward(call: Call) -> bool:
 
 
 def _plain_sum(call: Call) -> bool:
-    return _of_one_type(call) and call.scalar("beta") == 1 and call.scalar("alpha") == 1
+    return _of_one_type(call) and call.raw("beta") == 1 and call.raw("alpha") == 1
 
 
 _NUMBERS = ALL - {torch.bool}

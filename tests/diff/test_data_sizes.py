@@ -241,6 +241,26 @@ def test_captured_by_dynamo() -> None:
     assert dynamo.statistics().graphs == 1 and not dynamo.statistics().eager
 
 
+def test_scales_that_are_data() -> None:
+    """The `alpha` and `beta` of sums and products."""
+
+    def function(x: Tensor, y: Tensor, factor: Tensor) -> list[Tensor]:
+        s: Any = factor.item()
+        count: Any = x.shape[0]
+        return [
+            torch.add(x, y[0], alpha=s), torch.add(x, y, alpha=count),
+            torch.addmm(x, y.T, y, alpha=s, beta=s), x.index_add(0, torch.tensor([1, 0]), y[:2], alpha=s),
+        ]  # fmt: skip
+
+    dynamo.reset_statistics()
+    with dynamo_config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(function, backend="disc", dynamic=True, options={"strict": True})
+        for size in (3, 5):
+            given = torch.randn(size, size), torch.randn(size, size), torch.tensor(0.3)
+            torch.testing.assert_close(compiled(*given), function(*given))
+    assert not dynamo.statistics().eager
+
+
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_floats_that_a_graph_hands_to_python(length: int) -> None:
     """They are what they are, not the integer below."""

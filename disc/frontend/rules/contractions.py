@@ -12,7 +12,7 @@ from torch_mlir import ir
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers
-from disc.frontend.rules.elementwise import as_tensor
+from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.sorting import sized_library
 from disc.frontend.rules.views import pad_edges
@@ -44,7 +44,7 @@ def add_product(e: OpBuilder, call: Call, a: Tensor, b: Tensor) -> Tensor:
     one_type(call.tensor("self"), a, b)
     product = dot(e, a, b, (a.rank - 1, b.rank - 2), batch=a.rank - 2)
     addend = e.convert(call.tensor("self"), call.dtype)
-    alpha, beta = call.scalar("alpha"), call.scalar("beta")
+    alpha, beta = operand(call, "alpha"), operand(call, "beta")
     if alpha != 1:
         product = e.binary("multiply", product, as_tensor(e, alpha, product.dtype))
     if beta == 0:

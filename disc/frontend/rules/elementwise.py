@@ -111,11 +111,14 @@ def is_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def unchanged(e: OpBuilder, call: Call) -> Tensor:
-    """Plus the number 0."""
-    if not is_zero(call.raw("other")):
+def add(e: OpBuilder, call: Call) -> Tensor:
+    """Plus the number 0, or something times a number that every call computes (`alpha=x.item()`)."""
+    if is_zero(call.raw("other")):
+        return e.convert(call.tensor("self"), call.dtype)
+    scale = operand(call, "alpha")
+    if isinstance(scale, bool | int | float):
         raise RuleError(NO_RULE)
-    return e.convert(call.tensor("self"), call.dtype)
+    return computed(e, call, lambda x, y: e.binary("add", x, e.binary("multiply", y, as_tensor(e, scale, y.dtype))))
 
 
 def power(e: OpBuilder, call: Call) -> Tensor:
@@ -211,7 +214,7 @@ OVERRIDES: dict[object, Override] = {
         aten.clamp.default: clamp, aten.clamp_min.default: clamp, aten.clamp_max.default: clamp,
     }),
     **overrides(WORSE, "the number 0 is added", {
-        aten.add.Tensor: unchanged, aten.add.Scalar: unchanged,
+        aten.add.Tensor: add, aten.add.Scalar: add,
     }),
     **overrides(REFUSED, "of bools and bytes", {aten.isinf.default: isinf}),
     **overrides(WORSE, "a product with the sign", {aten.trunc.default: trunc}),

@@ -215,8 +215,8 @@ def index_write(kind: str | None) -> Rule:
         if source.rank != x.rank or index.rank != 1 or (kind == "add" and given[0].rank != given[2].rank):
             raise RuleError(f"a source with {given[2].rank} dims, an index with {index.rank}, for a tensor with {given[0].rank}")
         e.require("==", source.shape[dim], index.shape[0], f"{call.node.target} at {line_text(call.node)} has an index for each slice")
-        if call.has("alpha") and call.scalar("alpha") != 1:
-            source = e.binary("multiply", source, as_tensor(e, call.scalar("alpha"), source.dtype))
+        if call.has("alpha") and (scale := operand(call, "alpha")) != 1:
+            source = e.binary("multiply", source, as_tensor(e, scale, source.dtype))
         updates = e.transpose(source, [dim, *(i for i in range(x.rank) if i != dim)])
         return e.reshape(scatter_at(e, x, e.convert(index, torch.int64), updates, [dim], False, kind), call.shape)
 
