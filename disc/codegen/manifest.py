@@ -22,6 +22,7 @@ from disc.shapes import Dim, ShapeEnv
 
 VersionFacts = Mapping[str, Mapping[str, object]]
 COMPLEX_OF = {"f32": "complex64", "f64": "complex128"}
+LEAST_NUMBER = -(1 << 63)  # of an i64
 
 
 def read_source(text: str) -> Source:
@@ -161,8 +162,9 @@ def _decisions_entry(module: ir.Module, checks: Sequence[Check]) -> dict[str, ob
 
 
 def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:
+    """A dim of an input, or a number among the inputs, which nothing has to bound."""
     low, high = env.range(Dim.symbol(name))
-    entry: dict[str, object] = {"name": name, "min": low, "divisor": env.divisor(Dim.symbol(name))}
+    entry: dict[str, object] = {"name": name, "min": LEAST_NUMBER if low is None else low, "divisor": env.divisor(Dim.symbol(name))}
     if high is not None:
         entry["max"] = high
     entry["source"] = f"arg{source.argument}" + ("" if source.dim is None else f".{source.dim}")

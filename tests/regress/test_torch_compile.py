@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,6 +103,16 @@ def test_float_inputs(function: Callable[..., object]) -> None:
 def test_integer_inputs(function: Callable[..., object], eager: Sequence[str]) -> None:
     """An integer that is no size may be negative: it has no lower bound, and a quotient of it is no unsigned one."""
     check(function, [(torch.randn(4), k) for k in (5, -5, -7, 2, -1)], eager)
+
+
+def test_programs_of_integers_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("DISC_CACHE", raising=False)
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, k: (x + k).sin(), backend="disc", dynamic=True)
+        torch.testing.assert_close(compiled(torch.ones(3), -5), (torch.ones(3) - 5).sin())
+    assert dynamo.statistics().compiled == 2 and dynamo.statistics().cached == 1
 
 
 @pytest.mark.parametrize(
