@@ -504,9 +504,13 @@ void Follower::finish(nb::handle run) {
 
 bool Follower::keep(PyObject* handle) {
   Py_SET_REFCNT(handle, 1);  // the pool's
-  if (pool_.give(handle, framework_.fields)) return true;
-  Py_SET_REFCNT(handle, 0);
-  return false;
+  if (!pool_.give(handle, framework_.fields)) {
+    Py_SET_REFCNT(handle, 0);
+    return false;
+  }
+  PyObject_GC_UnTrack(handle);  // a collector that is freeing what held it has it on its list
+  PyObject_GC_Track(handle);
+  return true;
 }
 
 nb::list Follower::numbers(int32_t step) const {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -228,6 +229,11 @@ def test_handles_that_are_dropped_late_are_used_again() -> None:
         for _ in range(20):
             value, y = weakref.ref(y._value), computed()
             assert value() is None
+        for _ in range(4):  # the collector frees who holds one
+            cycle: list[Any] = [*(computed() for _ in range(4))]
+            cycle.insert(0, cycle)
+            del cycle
+            gc.collect()
     torch.testing.assert_close(y + 0, torch.tanh(X @ W))
 
 
