@@ -79,10 +79,11 @@ def references(template: Any) -> list[Value | Input]:
 
 def never_sizes(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     """The places of the numbers in templates of arguments that are no size, whichever sizes they are equal to: exponents, steps of slices,
-    dims that are named."""
+    dims that are named, all numbers of convolutions (strides, dilations, groups) and of paddings that repeat elements."""
     found = {each for name in DIMS if name in kwargs for each in _numbers(kwargs[name])}
     found |= {each for part in _slices((*args, *kwargs.values())) for each in _numbers(part.step)}
-    return found | {each for value in (*args, *kwargs.values()) for each in _numbers(value)} if func in POWERS else found
+    constant = func in CONSTANTS or (func is nn.functional.pad and kwargs.get("mode") != "constant")
+    return found | {each for value in (*args, *kwargs.values()) for each in _numbers(value)} if constant else found
 
 
 def _numbers(template: Any) -> list[int]:
@@ -154,10 +155,11 @@ VARYING = frozenset(
     if hasattr(torch, name) and name not in ("_foreach_sub", "_foreach_sub_", "_foreach_lerp", "_foreach_lerp_")
 }  # fmt: skip
 _POWERS = "pow float_power matrix_power"
-POWERS = (
+CONSTANTS = (
     frozenset(_named(" ".join(f"{each} {each}_ __{each}__ __r{each}__ __i{each}__" for each in _POWERS.split())))
     | {getattr(torch, each) for each in _POWERS.split()}
     | {torch.linalg.matrix_power}
+    | {getattr(torch, f"conv{kind}{dims}d") for kind in ("", "_transpose") for dims in (1, 2, 3)}
 )
 DIMS = ("dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim")
 POSITIONAL_VALUE = 4  # arguments of addcmul and addcdiv, if the last is `value`

@@ -20,6 +20,7 @@ from torch._C import DispatchKey, DispatchKeySet, _ExcludeDispatchKeyGuard
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.source import ConstantSource
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -473,8 +474,12 @@ def _formula(expression: object) -> Formula:
     return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names
 
 
-# Of each node; which of the memory formats it has nobody asks, and to find out takes half of the time of tracing.
-_METADATA = partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)  # pyright: ignore[reportPrivateImportUsage]
+_OTHERWISE: dict[tuple[Any, str], object] = {
+    # Of each node; which of the memory formats it has nobody asks, and to find out takes half of the time of tracing.
+    (proxy_tensor, "_extract_tensor_metadata"): partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False),  # pyright: ignore[reportPrivateImportUsage]
+    # Floats among the inputs are tensors already; those of sizes it would look for among the inputs, where Dynamo puts sizes.
+    (graph_compile, "_apply_tensorify_python_scalars"): lambda module: None,
+}
 
 
 @contextmanager
@@ -489,7 +494,7 @@ def _tracing(mode: FakeTensorMode) -> Iterator[None]:
         fx_traceback.preserve_node_meta(),
         sdpa_kernel([SDPBackend.MATH]),
         recurrent_forms(),
-        replaced({(proxy_tensor, "_extract_tensor_metadata"): _METADATA}),
+        replaced(_OTHERWISE),
         torch.autograd.set_multithreading_enabled(False),
     ):
         yield

@@ -270,6 +270,25 @@ def test_numbers_that_are_equal_to_a_size(name: str) -> None:
     assert disc.lazy.stats().hits >= 3, disc.lazy.stats()
 
 
+def test_a_dilation_that_a_batch_is_equal_to() -> None:
+    layer, last = nn.Conv1d(3, 4, 3, dilation=4), nn.Linear(4, 1)
+
+    def step(batch: int) -> tuple[float, Tensor]:
+        layer.weight.grad = None
+        y = last(torch.relu(layer(F.pad(torch.full((batch, 3, 8), 0.5), (8, 0)))).transpose(1, 2))
+        y.square().mean().backward()
+        assert layer.weight.grad is not None
+        return y.sum().item(), layer.weight.grad.clone()
+
+    expected = {batch: step(batch) for batch in (4, 5)}
+    with warnings.catch_warnings(), disc.lazy(strict=True):
+        warnings.simplefilter("error")
+        found = [(batch, step(batch)) for batch in (4, 4, 4, 5, 4)]
+    for batch, ours in found:
+        torch.testing.assert_close(ours, expected[batch], rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().compiles, disc.lazy.stats()
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize(
@@ -495,6 +514,21 @@ def test_no_grad_and_autocast_are_kept() -> None:
         return [a.requires_grad, c.requires_grad, b.dtype is torch.bfloat16, a, c.detach()]
 
     repeated(step)
+
+
+def test_a_loss_by_sizes_that_is_read_before_its_gradients() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[object]:
+        w.grad = None
+        x = torch.full((3 + n % 3, 4), 0.5)
+        loss = F.mse_loss(x @ w, x)
+        value = loss.item()
+        loss.backward()
+        return [value, w.grad]
+
+    repeated(step, 6)
+    assert not disc.lazy.stats().refused, disc.lazy.stats()
 
 
 def test_a_trace_ends_where_gradients_are_off_and_autocast_is_on() -> None:
