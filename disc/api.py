@@ -38,6 +38,7 @@ from disc.errors import (
     noting_warnings,
     warn,
 )
+from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
@@ -158,7 +159,7 @@ def compile(
     """
     if checked_options(options).random == "eager":
         raise DiscError('random="eager" is for torch.compile: a compiled program runs without PyTorch')
-    with _stack_named(), _way_out(model):
+    with _stack_named(), fewer_collections(), _way_out(model):
         session = open_session(target, options)  # before the export: a target that does not exist should fail at once
         with Steps(on_step) as steps:
             steps("export", 0.0)
@@ -246,7 +247,7 @@ def compile_block(
     from disc.frontend.exported import export_instance
 
     session = open_session(options=options)
-    with _stack_named():
+    with _stack_named(), fewer_collections():
         imported = import_program(export_instance(module, example_inputs), make_context())
         with imported.module.context:
             mark_rows(imported.module, tables)
@@ -279,7 +280,7 @@ def compile_graph(imported: Imported, options: Options, targets: Sequence[str]) 
     programs, source lines do not count.
     """
     session = open_session(targets, options)
-    with _stack_named():
+    with _stack_named(), fewer_collections():
         return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
 
 

@@ -12,8 +12,9 @@ import operator
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import sympy
@@ -26,6 +27,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._logging._internal import trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import profiler
+from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils.checkpoint import CheckpointPolicy
@@ -48,6 +50,7 @@ from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
+from disc.frontend.replaced import replaced
 from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.symbols import shape_environment
@@ -136,7 +139,7 @@ def backend(
 
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
-        with sdpa_kernel([SDPBackend.MATH]), eager_scales(), divided_as_in_python():
+        with sdpa_kernel([SDPBackend.MATH]), eager_scales(), divided_as_in_python(), formats_not_asked():
             return with_autograd(settings)(module, list(example_inputs))
     except TorchDynamoException:
         raise
@@ -146,6 +149,13 @@ def backend(
 
 
 trace_recurrent_layers(backend)
+
+# Of each node of a trace; which of the memory formats it has nobody asks, and to find out takes up to half of the time of tracing.
+_METADATA = partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def formats_not_asked() -> AbstractContextManager[None]:
+    return replaced({(proxy_tensor, "_extract_tensor_metadata"): _METADATA})
 
 
 def with_autograd(

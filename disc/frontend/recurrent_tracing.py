@@ -19,6 +19,7 @@ from torch._dynamo.eval_frame import innermost_backend
 
 from disc.frontend import transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
+from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.fixed_floats import fixed_floats
 from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
@@ -44,7 +45,7 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing(), fixed_floats():
+        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing(), fixed_floats(), fewer_collections():
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]

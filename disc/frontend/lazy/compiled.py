@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -26,7 +25,6 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -35,8 +33,9 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from disc.frontend.decompositions import is_random as draws_in_eager
 from disc.frontend.decompositions import training_table
-from disc.frontend.dynamo import Settings, compile_graph, with_autograd
+from disc.frontend.dynamo import Settings, compile_graph, formats_not_asked, with_autograd
 from disc.frontend.effect_tokens import erase_tokens
+from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.lazy.calls import (
     BACKWARD,
     DETACHING,
@@ -72,6 +71,7 @@ class NotCompiledError(Exception):
         self.step = step
 
 
+@fewer_collections()
 def compile_run(run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics) -> Variant:
     """The program of a run that has ended. Raises NotCompiledError."""
     began = perf_counter_ns()
@@ -474,12 +474,8 @@ def _formula(expression: object) -> Formula:
     return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names
 
 
-_OTHERWISE: dict[tuple[Any, str], object] = {
-    # Of each node; which of the memory formats it has nobody asks, and to find out takes half of the time of tracing.
-    (proxy_tensor, "_extract_tensor_metadata"): partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False),  # pyright: ignore[reportPrivateImportUsage]
-    # Floats among the inputs are tensors already; those of sizes it would look for among the inputs, where Dynamo puts sizes.
-    (graph_compile, "_apply_tensorify_python_scalars"): lambda module: None,
-}
+# Floats among the inputs are tensors already; those of sizes it would look for among the inputs, where Dynamo puts sizes.
+_NOT_TENSORIFIED: dict[tuple[Any, str], object] = {(graph_compile, "_apply_tensorify_python_scalars"): lambda module: None}
 
 
 @contextmanager
@@ -494,7 +490,8 @@ def _tracing(mode: FakeTensorMode) -> Iterator[None]:
         fx_traceback.preserve_node_meta(),
         sdpa_kernel([SDPBackend.MATH]),
         recurrent_forms(),
-        replaced(_OTHERWISE),
+        replaced(_NOT_TENSORIFIED),
+        formats_not_asked(),
         torch.autograd.set_multithreading_enabled(False),
     ):
         yield

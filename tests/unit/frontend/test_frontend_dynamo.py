@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from torch_mlir import ir
 from disc.errors import DiscError, TargetError
 from disc.frontend import dynamo
 from disc.frontend import torch_mlir as long_tail
+from disc.frontend.fewer_collections import ALLOCATIONS, fewer_collections
 from disc.frontend.imported import Imported
 from disc.ir.interp.oracle import interpret
 from disc.ir.passes import CompileState, run_passes
@@ -136,6 +138,26 @@ def test_fixed_floats_are_no_reason_to_trace_anew() -> None:
             torch.testing.assert_close(compiled(ids), model(ids))
             assert counters["aot_autograd"]["total"] == dynamo.statistics().graphs == graphs, (scale, limit, eps)
     assert TensorifyState.empty()
+
+
+def test_the_collector_is_as_it_was_after_a_compile() -> None:
+    """A program may have switched it off, or sets its own thresholds meanwhile; compiles may overlap."""
+    before = gc.get_threshold()
+    try:
+        for own, within in (((700, 10, 10), (ALLOCATIONS, 10, 10)), ((0, 10, 10), (0, 10, 10)), ((50_000, 5, 5), (50_000, 5, 5))):
+            gc.set_threshold(*own)
+            first, second = fewer_collections(), fewer_collections()
+            with first:
+                second.__enter__()
+                assert gc.get_threshold() == within
+            assert gc.get_threshold() == within
+            second.__exit__(None, None, None)
+            assert gc.get_threshold() == own
+        with fewer_collections():
+            gc.set_threshold(900, 10, 10)
+        assert gc.get_threshold() == (900, 10, 10)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_unsupported_op_runs_in_pytorch() -> None:
