@@ -110,7 +110,7 @@ class Sum:
 
 def take_sums(loop: Loop) -> list[Sum]:
     """The sums of a loop, which it then has no more."""
-    found = [each for source in loop.of_kind(Carried) if (each := _sum(loop, source)) is not None]
+    found = [each for source in loop.carried() if (each := _sum(loop, source)) is not None]
     for each in found:
         loop.drop(each.place, places_of(found))
     return found
@@ -122,12 +122,11 @@ def places_of(sums: Sequence[Sum]) -> set[int]:
     return {each.place for each in read if isinstance(each, Local | Carried)}
 
 
-def _sum(loop: Loop, source: Source) -> Sum | None:
-    assert isinstance(source, Carried)
+def _sum(loop: Loop, source: Carried) -> Sum | None:
     node = loop.iterations[0][source.place]
     operands = [loop.sources.get((source.place, number)) for number in (0, 1)]
     others = [each for each in operands if each != source]
-    alone = [each for each in loop.of_kind(Carried) if isinstance(each, Carried) and each.place == source.place] == [source]
+    alone = [each for each in loop.carried() if each.place == source.place] == [source]
     read = loop.uses(source) != 1 or loop.uses(Local(source.place)) or loop.is_read_outside(source.place, before_last=True)
     if not _is_plain_sum(node) or not alone or read or len(others) != 1 or not isinstance(others[0], Local):
         return None

@@ -8,7 +8,7 @@ weights of their own above all. Nothing is assumed of the nodes: that they are e
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
@@ -89,6 +89,10 @@ class Loop:
         """The different sources of a kind, in the order of their first use."""
         return list(dict.fromkeys(each for each in self.sources.values() if isinstance(each, kind)))
 
+    def carried(self) -> list[Carried]:
+        """What goes from one iteration to the next."""
+        return cast("list[Carried]", self.of_kind(Carried))
+
     def uses(self, source: Source) -> int:
         """How many operands of the body it is."""
         return sum(each == source for each in self.sources.values())
@@ -105,11 +109,17 @@ class Loop:
         """Whether a value of a place is; before_last: whether one is, of another iteration than the last."""
         return any(self.readers(each[place]) for each in self.iterations[: -1 if before_last else None])
 
+    def leave_out(self, places: Iterable[int]) -> None:
+        """Takes places out of the body that nothing in it needs."""
+        gone = set(places)
+        self._dropped |= gone
+        self.sources = {(place, number): source for (place, number), source in self.sources.items() if place not in gone}
+
     def drop(self, place: int, kept: Container[int]) -> None:
         """Takes a place out of the body, and of those that it alone needs all but `kept`."""
         self._dropped.add(place)
         read = [self.sources.pop(key) for key in [key for key in self.sources if key[0] == place]]
-        carried = {each.place for each in self.of_kind(Carried) if isinstance(each, Carried)}
+        carried = {each.place for each in self.carried()}
         for each in dict.fromkeys(source.place for source in read if isinstance(source, Local)):
             needed = self.uses(Local(each)) or each in carried or each in kept or self.is_read_outside(each)
             if not needed:
@@ -121,7 +131,7 @@ def find_loop(graph: fx.Graph) -> Loop | None:
     nodes = [node for node in graph.nodes if node.op == "call_function"]
     known: dict[Hashable, int] = {}
     codes = np.array([known.setdefault(_signature(node), len(known)) for node in nodes], np.int64)
-    candidates = sorted(_runs(codes), key=lambda run: (-run.size, run.period))
+    candidates = sorted(runs(codes), key=lambda run: (-run.size, run.period))
     numbers = {node: number for number, node in enumerate(nodes)}
     for run in candidates[:MOST_TRIED]:
         for shift in range(run.period if _goes_on_alike(nodes, numbers, run) else 0):
@@ -132,7 +142,7 @@ def find_loop(graph: fx.Graph) -> Loop | None:
     return None
 
 
-def _runs(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[Run]:
+def runs(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[Run]:
     """Longest stretches in which every node is like the one a period before."""
     for period in range(1, len(codes) // FEWEST_STEPS + 1):
         alike = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
@@ -197,7 +207,7 @@ def _matched(nodes: Sequence[fx.Node], run: Run) -> Loop | None:
     """The loop, or None where the nodes of the run are none."""
     own = nodes[run.first : run.first + run.size]
     loop = Loop([own[place : place + run.period] for place in range(0, run.size, run.period)])
-    if any(not _may_repeat(node) for node in loop.iterations[0]):
+    if any(not may_repeat(node) for node in loop.iterations[0]):
         return None
     where = {node: (step, place) for step, each in enumerate(loop.iterations) for place, node in enumerate(each)}
     for place in range(run.period):
@@ -206,7 +216,7 @@ def _matched(nodes: Sequence[fx.Node], run: Run) -> Loop | None:
             loop.cut[place] = rows
     if not all(_match_place(loop, place, where) for place, _ in loop.body):
         return None
-    carried = cast("list[Carried]", loop.of_kind(Carried))
+    carried = loop.carried()
     computing = [node for _, node in loop.body if not is_view(node)]
     several = [place for place, node in loop.body if not isinstance(node.meta["val"], torch.Tensor)]  # results of one node
     if len(computing) < FEWEST_NODES or any(loop.is_read_outside(place) for place in several):
@@ -214,12 +224,13 @@ def _matched(nodes: Sequence[fx.Node], run: Run) -> Loop | None:
     return loop if carried and all(_keeps_its_kind(loop, each) for each in carried) else None
 
 
-def _may_repeat(node: fx.Node) -> bool:
-    """Whether it computes tensors, draws nothing and writes nothing."""
+def may_repeat(node: fx.Node, *, sizes: bool = False) -> bool:
+    """Whether it computes tensors, or sizes where these may be, draws nothing and writes nothing."""
     op = node.target
     plain = op is operator.getitem or (isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not is_random(op))
     values = pytree.tree_leaves(node.meta.get("val"))
-    return plain and bool(values) and all(isinstance(each, torch.Tensor) for each in values)
+    kinds = (torch.Tensor, torch.SymInt) if sizes else torch.Tensor
+    return plain and bool(values) and all(isinstance(each, kinds) for each in values)
 
 
 def _match_place(loop: Loop, place: int, where: Mapping[fx.Node, tuple[int, int]]) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch._C import DispatchKey
 
-Kernels = Mapping[tuple[torch._ops.OpOverload, DispatchKey], Callable[..., object] | None]
+Kernels = Mapping[tuple[torch._ops.OperatorBase, DispatchKey], Callable[..., object] | None]
 
 
 @contextmanager

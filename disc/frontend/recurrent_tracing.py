@@ -9,8 +9,8 @@ frames of this backend alone, and as long as they are traced, Dynamo takes recur
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch._C import DispatchKey
@@ -24,6 +24,7 @@ from disc.frontend.fixed_floats import fixed_floats
 from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
+from disc.frontend.scan_gradients import gradients_of_scans
 from disc.frontend.tensor_indices import traced_indices
 
 aten = torch.ops.aten
@@ -57,9 +58,12 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
     return getattr(innermost, "compiler_fn", innermost) is backend
 
 
-def forms() -> AbstractContextManager[None]:
+@contextmanager
+def forms() -> Iterator[None]:
     """The ops are the forms. What traces holds a lock meanwhile."""
-    return python_kernels({**{(op, key): form for op, form in FORMS.items() for key in KEYS}, **transform_forms.FORMS})
+    kernels = {(op, key): form for op, form in FORMS.items() for key in KEYS}
+    with python_kernels({**kernels, **transform_forms.FORMS}), gradients_of_scans():
+        yield
 
 
 def checked_forms() -> AbstractContextManager[None]:

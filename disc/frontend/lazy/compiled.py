@@ -6,7 +6,7 @@ ops that comes of it goes the way of torch.compile's graphs. What PyTorch decide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -26,60 +26,50 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
 from disc.frontend.decompositions import is_random as draws_in_eager
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, formats_not_asked, with_autograd
 from disc.frontend.effect_tokens import erase_tokens
 from disc.frontend.fewer_collections import fewer_collections
-from disc.frontend.lazy.calls import (
-    BACKWARD,
-    DETACHING,
-    GRADIENT,
-    PASSES,
-    SET_GRADIENT,
-    Input,
-    Value,
-    filled,
-    never_sizes,
-    references,
-    scaled,
-)
-from disc.frontend.lazy.replay import context
+from disc.frontend.lazy.calls import Input, never_sizes
+from disc.frontend.lazy.families import Facts, Family, Numbers, Output, formula
+from disc.frontend.lazy.made_again import MadeAgain, Size, Values
+from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
-from disc.frontend.lazy.variants import Effects, Formula, Guard, Variant
+from disc.frontend.lazy.traces import FEWEST_GENERAL, Run, Segment, Step
+from disc.frontend.lazy.unrolled import Every, Unrolled
+from disc.frontend.lazy.variants import Guard, Program, Variant
 from disc.frontend.lowering import is_random
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.replaced import replaced
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.tracing_lock import alone
-from disc.ral._ral import LazyBinding
-
-Size = int | str  # a symbol by name
-
-
-class NotCompiledError(Exception):
-    """A trace that PyTorch goes on running. step: the call that is why, if one is."""
-
-    def __init__(self, why: str, step: Step | None = None) -> None:
-        super().__init__(why)
-        self.step = step
 
 
 @fewer_collections()
-def compile_run(run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics) -> Variant:
-    """The program of a run that has ended. Raises NotCompiledError."""
+def compile_run(
+    run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics, families: Sequence[Family] = ()
+) -> tuple[Family, Variant]:
+    """The program of a run that has ended, and what else it is one of: loops in it may have any number of steps. families: that there are.
+    Raises NotCompiledError."""
+    again = _Tracing(run, segment, families=families)
+    if again.unrolled.loops:
+        try:
+            return _compiled(again, settings, statistics)
+        except NotCompiledError:  # step by step, it may be one
+            again = _Tracing(run, segment, with_loops=False)
+    return _compiled(again, settings, statistics)
+
+
+def _compiled(again: _Tracing, settings: Settings, statistics: LazyStatistics) -> tuple[Family, Variant]:
     began = perf_counter_ns()
-    again = _Tracing(run, segment)
     if again.differentiable:
         program = again.differentiable_program(settings)
         statistics.optimizing_ns += perf_counter_ns() - began
-        return again.variant(program)
+        return again.family(program)
     module = again.graph(settings)
     statistics.transforming_ns += perf_counter_ns() - began
     began = perf_counter_ns()
@@ -89,7 +79,7 @@ def compile_run(run: Run, segment: Segment, settings: Settings, statistics: Lazy
             raise NotCompiledError(f"{effect} has an effect")
         program = compile_graph(module, settings)
     statistics.optimizing_ns += perf_counter_ns() - began
-    return again.variant(program)
+    return again.family(program)
 
 
 @contextmanager
@@ -107,51 +97,32 @@ def _told() -> Iterator[None]:
 
 
 @dataclass
-class _Tracing:
+class _Tracing(Outline):
     """A run, made again with symbols for its sizes. Raises NotCompiledError for one that cannot be."""
 
-    run: Run
-    segment: Segment
-    steps: list[Step] = field(init=False)
-    tensors: list[torch.Tensor] = field(init=False)  # that go in
-    needed: list[int] = field(init=False)  # numbers of the values that outlive the run
-    views: list[tuple[int, int, int]] = field(default_factory=list)  # value, step, place among its results
-    shapes: dict[int, list[object]] = field(default_factory=dict)
-    values: dict[int, int] = field(default_factory=dict)
+    families: Sequence[Family] = ()
+    with_loops: bool = True
+    places: dict[Output, int] = field(default_factory=dict)  # of results that are values
     written: dict[int, int] = field(default_factory=dict)
-    gradients: dict[int, int | Input | None] = field(default_factory=dict)
-    twins: dict[int, int] = field(default_factory=dict)  # input → the one in the same memory that stands for it
-    sharing: set[int] = field(default_factory=set)  # inputs that share memory, and are others to the program
     writes: bool = False  # any input
     draws: bool = False  # random numbers, in a program with gradients
 
     def __post_init__(self) -> None:
-        self.steps, self.tensors = self.run.here.steps(), self.run.inputs
-        self._check_inputs()
-        self._choose_outputs()
-        self._choose_twins()
+        super().__post_init__()
+        self.unrolled = Unrolled(self)
+        if self.with_loops:
+            self.unrolled.find()
+        else:
+            self.unrolled.take_calls()
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
         self.mode.cache_enabled = False  # to keep what an op gives of symbolic sizes, and to make that again, takes longer than the op
         self.fakes = [self._fake(number) for number in range(len(self.tensors))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
-        self._make_scalars()
+        self.general: dict[str, torch.SymInt | torch.Tensor] = {}
+        self.again = MadeAgain(self, self.unrolled, self._numbers())
 
     # --- what goes in -----------------------------------------------------------------------------------------------------------------
-
-    def _check_inputs(self) -> None:
-        taken = {each.number for step in self.steps if step.context.grad and step.func not in DETACHING
-                 for each in references((step.args, step.kwargs)) if isinstance(each, Input)}  # fmt: skip
-        goes_on = any(each.requires_grad and not each.is_leaf and number in taken for number, each in enumerate(self.tensors))
-        passes = self._first_pass()
-        if goes_on and passes is not None:
-            raise NotCompiledError("gradients go on into what was computed before the trace", passes)
-        if any(each.is_conj() or each.is_neg() for each in self.tensors):
-            raise NotCompiledError("an input is a conjugate or a negative view")
-
-    def _first_pass(self) -> Step | None:
-        """Where gradients are first computed: the trace may end there, so that what comes before is a program with gradients."""
-        return next((step for step in self.steps if step.func in PASSES), None)
 
     def _is_static(self, number: int) -> bool:
         """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves and what is written, where these
@@ -171,27 +142,40 @@ class _Tracing:
     def _name(self, size: object) -> Size:
         return str(size.node.expr) if isinstance(size, torch.SymInt) else cast("int", size)
 
-    def _make_scalars(self) -> None:
-        """Numbers that are not always the same are symbols where they may be sizes, and so are integers that are a size of an input now,
-        unless that has been another one while they were the same; equal floats are one."""
+    def _numbers(self) -> dict[tuple[int, int], list[float | str]]:
+        """The numbers of every call. Those that are not always the same are symbols where they may be sizes, and so are integers that are
+        a size of an input now, unless that has been another one while they were the same; equal floats are one."""
         dynamic = {int(size) for number, (each, names) in enumerate(zip(self.tensors, self.inputs, strict=True))
                    for dim, (size, name) in enumerate(zip(each.shape, names, strict=True))
                    if isinstance(name, str) and (number, dim) not in self.segment.varied}  # fmt: skip
-        self.scalars, self.general = list[list[float | str]](), dict[str, torch.SymInt | torch.Tensor]()
-        for number, (step, given) in enumerate(zip(self.steps, self.run.scalars, strict=True)):
-            names, fixed = list[float | str](), never_sizes(step.func, step.args, step.kwargs)
-            for place, (mine, value) in enumerate(zip(step.scalars, given, strict=True)):
-                if type(value) is float:
-                    names.append(self._float(value, step) if mine is None else value)
-                elif place not in fixed and value >= FEWEST_GENERAL and (mine is None or value in dynamic):
-                    source = ConstantSource(f"scalar{number}_{place}")
-                    symbol = self.env.create_symbol(cast("int", value), source=source, dynamic_dim=DimDynamic.DYNAMIC)
-                    made = self.env.create_symintnode(symbol, hint=cast("int", value), source=source)
-                    self.general[str(symbol)] = cast("torch.SymInt", made)
-                    names.append(str(symbol))
-                else:
-                    names.append(value)
-            self.scalars.append(names)
+        scalars, found = self.run.scalars, dict[tuple[int, int], list[float | str]]()
+        key = self.unrolled.key() if self.unrolled.loops else None
+        varied = {number for each in self.families if each.pattern.key == key for number in each.varied}
+        for place, part in enumerate(self.unrolled.parts):
+            for number in range(part.first, part.first + part.period):
+                given, call = scalars[number], number - part.first
+                fixed = part.kind == "rows" or self.unrolled.is_cut(place, call)
+                others = {each for mine, own, each in varied if (mine, own) == (place, call)}
+                found[place, call] = list(given) if fixed else self._general(number, given, dynamic, others)
+        return found
+
+    def _general(self, number: int, given: Sequence[float], dynamic: Set[int], varied: Set[int]) -> list[float | str]:
+        """Those of one call; varied: the places of such as have been others in other traces."""
+        step, names = self.steps[number], list[float | str]()
+        fixed = never_sizes(step.func, step.args, step.kwargs)
+        for place, (mine, value) in enumerate(zip(step.scalars, given, strict=True)):
+            other = mine is None or place in varied
+            if type(value) is float:
+                names.append(self._float(value, step) if other and step.floats is not None else value)
+            elif place not in fixed and value >= FEWEST_GENERAL and (other or value in dynamic):
+                source = ConstantSource(f"scalar{number}_{place}")
+                symbol = self.env.create_symbol(cast("int", value), source=source, dynamic_dim=DimDynamic.DYNAMIC)
+                made = self.env.create_symintnode(symbol, hint=cast("int", value), source=source)
+                self.general[str(symbol)] = cast("torch.SymInt", made)
+                names.append(str(symbol))
+            else:
+                names.append(value)
+        return names
 
     def _float(self, value: float, step: Step) -> str:
         """The name of a float: in the program it is a tensor without dims."""
@@ -199,76 +183,6 @@ class _Tracing:
         if name not in self.general:
             self.general[name] = self.mode.from_tensor(torch.tensor(value, dtype=step.floats))
         return name
-
-    # --- what comes out ----------------------------------------------------------------------------------------------------------------
-
-    def _choose_outputs(self) -> None:
-        """The values that somebody still holds. Views of others are taken anew of these."""
-        makers = {number: (place, step) for place, step in enumerate(self.steps) for number in _made_by(step)}
-        facts = {step.first + n: each for step in self.steps for n, each in enumerate(e for e in step.results if type(e) is Made)}
-        live = self.run.live()
-        real = {number: cast("torch.Tensor", self.run.proxy(number)._value) for number in live}
-        graphs = [number for number in live if real[number].requires_grad]
-        self.freed = frozenset(number for number in graphs if self._first_pass() is not None and _is_freed(real[number]))
-        kept = [number for number in graphs if number not in self.freed]
-        self.differentiable = bool(kept)
-        if any(real[number].is_leaf for number in kept):
-            raise NotCompiledError("the trace ends within a function that is differentiated")
-        if kept:
-            if any(step.func is BACKWARD for step in self.steps):
-                line = makers[kept[0]][1].line
-                raise NotCompiledError(f"gradients of a value made at {line} may be asked for after backward()", self._first_pass())
-            self.needed = live
-            self._follow_gradients()
-            return
-        needed, views = dict[int, None](), dict[int, None]()
-
-        def need(number: int) -> None:
-            if facts[number].root is None:
-                needed[number] = None
-                return
-            _, step = makers[number]
-            for each in references((step.args, step.kwargs)):
-                if isinstance(each, Value):
-                    need(each.number)
-            if step.writes or any(each is not None and (type(each) is not Made or each.root is None) for each in step.results):
-                raise NotCompiledError(f"a view made at {step.line} is kept, and is not made by a call that only makes views")
-            views[number] = None
-
-        for number in live:
-            need(number)
-        self.needed = list(needed)
-        for number in views:
-            place, step = makers[number]
-            leaf = [n for n, each in enumerate(step.results) if type(each) is Made][number - step.first]
-            self.views.append((number, place, leaf))
-
-    def _follow_gradients(self) -> None:
-        """What becomes of `grad` of the inputs in a trace without a backward pass."""
-        for step in self.steps:
-            if step.func == SET_GRADIENT:
-                leaf, given = step.args
-                if not isinstance(leaf, Input) or isinstance(given, Value):
-                    raise NotCompiledError(f"a gradient is set at {step.line} before a backward pass")
-                self.gradients[leaf.number] = given
-            elif step.func == GRADIENT and any(type(each) is Made for each in step.results):
-                raise NotCompiledError(f"a gradient is read at {step.line} before a backward pass")
-
-    def _choose_twins(self) -> None:
-        """Which of several tensors in exactly the same memory stands for all of them: the one whose version tells that it is written, or
-        that gradients go to, where these may be asked for later."""
-        twins = self.run.twins
-        self.sharing = {number for number, first in enumerate(twins) if first < 0}
-        for first in {first for number, first in enumerate(twins) if 0 <= first != number}:
-            group = [number for number, each in enumerate(twins) if each == first]
-            preferred = [each for each in group if each in self.segment.written]
-            if self.differentiable and any(self.tensors[each].requires_grad for each in group):
-                preferred = [each for each in group if self.tensors[each].requires_grad]
-                if len(preferred) > 1:
-                    self.sharing |= set(group)
-                    continue
-            chosen = next(iter(preferred), first)
-            self.twins |= {number: chosen for number in group if number != chosen}
 
     def _check_writes(self, inputs: Sequence[torch.Tensor]) -> None:
         """PyTorch's versions do not tell all that is written (statistics of a batch norm), so that only now it is known."""
@@ -299,7 +213,7 @@ class _Tracing:
     def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
         """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
         given = [_differentiable(each, mine) if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
-        self.values = {number: place for place, number in enumerate(self.needed)}
+        self.places = {output: place for place, output in enumerate(self._outputs())}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
             run = with_autograd(settings, self._note_draws)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
         return lambda inputs: cast("Sequence[object]", run(*inputs))
@@ -318,36 +232,21 @@ class _Tracing:
                     mine.requires_grad_()
             for leaf, number in run.gradients.items():
                 inputs[leaf].grad = inputs[number]
-            results = self._results(inputs, self.replayed(inputs, symbols))
+            results = self._results(inputs, self.again.values(inputs, symbols))
         return [from_fun(each) for each in results]
 
     def _as_twins(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [inputs[self.twins[number]].detach() if number in self.twins else each for number, each in enumerate(inputs)]
 
-    def replayed(self, inputs: Sequence[torch.Tensor], symbols: Mapping[str, object]) -> list[torch.Tensor]:
-        values = list[torch.Tensor]()
-        for step, names in zip(self.steps, self.scalars, strict=True):
-            if self.differentiable and step.func in (GRADIENT, SET_GRADIENT):
-                continue
-            scalars = [symbols[each] if isinstance(each, str) else each for each in names]
-            call = scaled if any(isinstance(each, torch.Tensor) for each in scalars) else _plain
-            fx_traceback.get_current_meta()["stack_trace"] = step.trace
-            try:
-                with context(step.context):
-                    result = call(step.func, filled(step.args, values, inputs, scalars), filled(step.kwargs, values, inputs, scalars))
-            except Exception as error:
-                raise NotCompiledError(f"{type(error).__name__} at {step.line}: {error}", step) from error
-            leaves = [result] if step.form is None else pytree.tree_leaves(result)
-            if len(leaves) != len(step.results) or any((a is None) != (b is None) for a, b in zip(leaves, step.results, strict=True)):
-                raise NotCompiledError(f"the call at {step.line} gives something else where its sizes are not known", step)
-            for leaf, each in zip(leaves, step.results, strict=True):
-                if type(each) is Made:
-                    if len(values) not in self.shapes:  # made again, it would know what later calls say of its symbols
-                        self.shapes[len(values)] = [size.node.expr if isinstance(size, torch.SymInt) else int(size) for size in leaf.shape]
-                    values.append(leaf)
-        return values
+    def _outputs(self) -> list[Output]:
+        """What of the needed values the program returns: of a loop, the last value, or those of all steps."""
+        finals, found = self.again.finals, list[Output]()
+        for name in map(self.unrolled.name, self.needed):
+            loop = self.unrolled.parts[name.part].kind == "loop"
+            found.append(name if not loop or (name.step is None and (name.part, name.number) in finals) else Every(name.part, name.number))
+        return list(dict.fromkeys(found))
 
-    def _results(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _results(self, inputs: Sequence[torch.Tensor], values: Values) -> list[torch.Tensor]:
         """What the graph returns; notes what is what."""
         found, places = list[torch.Tensor](), dict[int, int]()
         self._check_writes(inputs)
@@ -360,8 +259,8 @@ class _Tracing:
                 found.append(tensor)
             return places[id(tensor)]
 
-        for number in self.needed:
-            self.values[number] = put(values[number])
+        for output in self._outputs():
+            self.places[output] = put(values.sequence(output))
         for number, each in enumerate(inputs):
             if number not in self.twins and has_data_mutation(each):
                 self.written[number] = put(each)
@@ -378,24 +277,23 @@ class _Tracing:
                 self.gradients[number] = Input(same)
         return found
 
-    def variant(self, program: Callable[[list[object]], Sequence[object]]) -> Variant:
-        freed = frozenset[int]() if self.differentiable else self.freed
+    def family(self, program: Program) -> tuple[Family, Variant]:
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
-        written = {} if self.differentiable else self.written
-        versions = frozenset(self.segment.written)
-        effects = Effects(self.values, written, self.gradients, self.views, freed, written.keys() - versions, self.twins.keys() & versions)
         symbols = list(dict.fromkeys([*general, *(size for each in self.inputs for size in each if isinstance(size, str))]))
-        places = {name: place for place, name in enumerate(symbols)}
-        inputs, scalars = ([[(places[size], 0) if isinstance(size, str) else (-1, size) for size in each] for each in given]
-                           for given in (self.inputs, self.scalars))  # fmt: skip
-        binding = LazyBinding(inputs, scalars, len(symbols), [*self.values, *(number for number, _, _ in self.views)])
-        shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()
-                  if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= places.keys()
+        known = set(symbols)
+        shapes = {place: [each if isinstance(each, int) else formula(each) for each in sizes] for place, sizes in self.again.shapes.items()
+                  if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= known
                          for each in sizes)}  # fmt: skip
-        label = f"disc.lazy: {self.steps[-1].line}"
+        counts = {place: formula(each) for place, each in self.again.counts.items()}
+        numbers = Numbers(symbols, self.inputs, self.again.numbers)
+        written = {} if self.differentiable else self.written
         repeatable = self.differentiable and not self.draws and not self.writes
-        what = (self.steps, self.differentiable, repeatable, label)
-        return Variant(symbols, binding, general, self._guards(), shapes, effects, program, *what)
+        effects = (self.places, written, self.gradients)
+        common = (Facts.of(self), self.unrolled.pattern(), numbers, general, self._guards(), shapes, counts)
+        family = Family(*common, *effects, repeatable, program)
+        variant = family.variant(self, self.unrolled)
+        assert variant is not None
+        return family, variant
 
     def _guards(self) -> list[Guard]:
         """What PyTorch decided of the symbols, and the ranges that it took for granted."""
@@ -410,9 +308,9 @@ class _Tracing:
             raise NotCompiledError(f"sizes depend on values ({', '.join(sorted(unknown))})")
         guards = list[Guard]()
         for each in dict.fromkeys(found):
-            formula = _formula(each)
-            if not isinstance(formula, int):
-                guards.append(Guard(frozenset(formula[1]), formula[0], formula[1]))
+            condition = formula(each)
+            if not isinstance(condition, int):
+                guards.append(Guard(frozenset(condition[1]), condition[0], condition[1]))
         return guards
 
 
@@ -426,13 +324,9 @@ class _Again(torch.nn.Module):
     def forward(self, *given: Any) -> list[torch.Tensor]:
         count = len(self.again.fakes)
         inputs = self.again._as_twins(given[:count])
-        values = self.again.replayed(inputs, dict(zip(self.again.general, given[count:], strict=True)))
+        values = self.again.again.values(inputs, dict(zip(self.again.general, given[count:], strict=True)))
         self.again._check_writes(inputs)
-        return [values[number] for number in self.again.needed]
-
-
-def _plain(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return func(*args, **kwargs)
+        return [values.sequence(output) for output in self.again.places]
 
 
 def _differentiable(fake: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -441,37 +335,6 @@ def _differentiable(fake: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
         leaf = fake.requires_grad_()
         return leaf if like.is_leaf else leaf.view_as(leaf) if like._is_view() else leaf.clone()
-
-
-def _made_by(step: Step) -> range:
-    return range(step.first, step.first + sum(type(each) is Made for each in step.results))
-
-
-def _is_freed(value: torch.Tensor) -> bool:
-    """Whether a gradient of a value that PyTorch computed cannot be asked for any more: a backward pass has freed what it needs."""
-    pending, seen = [value.grad_fn], set[object]()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        saved = [name for name in dir(node) if name == "saved_tensors" or name.startswith("_raw_saved_")]
-        try:
-            for name in saved:
-                getattr(node, name.replace("_raw", "", 1))
-        except RuntimeError:
-            return True
-        pending += [each for each, _ in node.next_functions]
-    return False
-
-
-def _formula(expression: object) -> Formula:
-    """As a function of its symbols."""
-    expr = cast("sympy.Expr", expression)
-    names = tuple(sorted(str(symbol) for symbol in expr.free_symbols))
-    if not names and isinstance(expr, sympy.Integer):
-        return int(expr)
-    return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names
 
 
 # Floats among the inputs are tensors already; those of sizes it would look for among the inputs, where Dynamo puts sizes.

@@ -42,8 +42,10 @@ from disc.frontend.lazy.calls import (
     Value,
     writes,
 )
-from disc.frontend.lazy.compiled import NotCompiledError, compile_run
+from disc.frontend.lazy.compiled import compile_run
 from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
+from disc.frontend.lazy.families import Family
+from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, new_handle, real
@@ -98,6 +100,7 @@ class Recorder(TorchFunctionMode):
         self._fruitless = 0
         self._steps = 0
         self._programs = 0
+        self._families: list[Family] = []
         self.entered = False  # it is among the modes of PyTorch
         self.busy = 0  # calls that it is running
         self._within: tuple[Run, int] | None = None  # a function that is differentiated: of which run, from which value on
@@ -492,7 +495,9 @@ class Recorder(TorchFunctionMode):
             self._run_again(run)
         self.statistics.uncompiled += 1
         segment.note(run)
-        if segment.runs >= WORTH_COMPILING:
+        if self._families and segment.runs == 1 and not segment.variants and self._share(run):
+            segment.runs = 0
+        elif segment.runs >= WORTH_COMPILING:
             self._fruitless = segment.runs = 0
             known = any(each.fits(run) is not None for each in segment.variants)  # the program came off it on the way, as by an error
             if not known and not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
@@ -539,12 +544,12 @@ class Recorder(TorchFunctionMode):
             self._settling -= 1
 
     def _compile(self, run: Run) -> None:
-        segment, step = run.here.segment, run.here
-        for each in step.steps():
+        segment = run.here.segment
+        for each in run.here.steps():
             each.scalars = self.follower.numbers(each.number)
         try:
             with without_function_modes():
-                variant: Variant = compile_run(run, segment, self.settings, self.statistics)
+                family, variant = compile_run(run, segment, self.settings, self.statistics, self._families)
         except NotCompiledError as error:
             segment.refused = str(error)
             self.statistics.refused[str(error)] += 1
@@ -553,11 +558,35 @@ class Recorder(TorchFunctionMode):
             elif self.settings.strict and error.__cause__ is not None:
                 raise error.__cause__ from error
             return
-        segment.variants.insert(0, variant)
+        if family.counts:
+            others = [each for each in self._families if each.pattern.key != family.pattern.key or each.facts != family.facts]
+            self._families = [family, *others]
+        self._add(run, variant)
         self.statistics.compiles += 1
         self._programs += 1
         if self._programs == MOST_PROGRAMS:
             warn(f"disc.lazy: {MOST_PROGRAMS} programs have been compiled, no further ones are; do Python numbers change in every step?")
+
+    def _share(self, run: Run) -> bool:
+        """Takes the program of a trace that differs by the numbers of steps of its loops, if there is one."""
+        began = perf_counter_ns()
+        try:
+            outline = Outline(run, run.here.segment)
+        except NotCompiledError:
+            return False
+        for family in self._families:
+            variant = family.of(outline)
+            if variant is not None:
+                self._add(run, variant)
+                self.statistics.shared += 1
+                self.statistics.replaying_ns += perf_counter_ns() - began
+                return True
+        self.statistics.replaying_ns += perf_counter_ns() - began
+        return False
+
+    def _add(self, run: Run, variant: Variant) -> None:
+        step = run.here
+        step.segment.variants.insert(0, variant)
         while step.before is not None:
             step.ahead.insert(0, variant)
             self.follower.set_ahead(step.number)

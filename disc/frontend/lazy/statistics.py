@@ -15,7 +15,8 @@ class LazyStatistics:
     """Since recording began, or `reset`.
 
     recorded: calls that were only compared with a compiled trace; noted: calls that PyTorch ran at once, and that were noted. hits: traces
-    that ran compiled; uncompiled: those that PyTorch ran. compiles: programs made. alone: line → calls that cannot be part of a program;
+    that ran compiled; uncompiled: those that PyTorch ran. compiles: programs made; shared: traces that took the program of another one,
+    as they differ by numbers of steps alone. alone: line → calls that cannot be part of a program;
     refused: reason → traces that are not compiled; settled: what was asked of a tensor → how often it had to be computed for that.
 
     Times in nanoseconds: recording_ns: comparing calls with traces (the expression hash of Dali); replaying_ns: choosing the program for a
@@ -28,6 +29,7 @@ class LazyStatistics:
     hits: int = 0
     uncompiled: int = 0
     compiles: int = 0
+    shared: int = 0
     alone: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)

@@ -17,6 +17,7 @@ from disc.frontend.lazy.twice import differentiate_twice
 from disc.ral._ral import LazyBinding, overlapping
 
 MOST_KNOWN = 256  # values of a trace's symbols whose consequences are kept
+Program = Callable[[list[object]], Sequence[object]]
 Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
 
 
@@ -31,13 +32,14 @@ class Guard:
 class Effects:
     """What of the results of a program is what.
 
-    values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
-    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results.
-    freed: values whose backward pass has been. hidden: written inputs whose version does not tell so, as of a weight whose `data` is
-    written; told: inputs whose version tells so, though another one in their memory stands for them.
+    values: value → result; rows: value → result, and which row of it; written: input → result that it becomes; gradients: input → the
+    result that its gradient is, or the input (Input), or None. views: calls that are made again, of what is there then: the value that each
+    gives, which step, which of its results. freed: values whose backward pass has been. hidden: written inputs whose version does not tell
+    so, as of a weight whose `data` is written; told: inputs whose version tells so, though another one in their memory stands for them.
     """
 
     values: Mapping[int, int]
+    rows: Mapping[int, tuple[int, int]]
     written: Mapping[int, int]
     gradients: Mapping[int, int | Input | None]
     views: Sequence[tuple[int, int, int]]
@@ -92,7 +94,7 @@ class Variant:
     guards: Sequence[Guard]
     shapes: Mapping[int, Sequence[Formula]]
     effects: Effects
-    program: Callable[[list[object]], Sequence[object]]
+    program: Program
     steps: Sequence[Step]
     differentiable: bool
     repeatable: bool
@@ -105,6 +107,7 @@ class Variant:
         self._writes: list[Callable[[Run, Sequence[torch.Tensor], dict[int, torch.Tensor]], None]] = [
             write
             for needed, write in (
+                (effects.rows, self._take_rows),
                 (self.repeatable, self._differentiate_twice),
                 (effects.written or effects.gradients, self._write),
                 (effects.told, self._tell),
@@ -163,6 +166,10 @@ class Variant:
         for write in self._writes:
             write(run, results, made)
         run.give(list(made), list(made.values()))
+
+    def _take_rows(self, run: object, results: Sequence[torch.Tensor], made: dict[int, torch.Tensor]) -> None:
+        with torch.set_grad_enabled(self.differentiable):
+            made |= {number: results[place][row] for number, (place, row) in self.effects.rows.items()}
 
     def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> Sequence[torch.Tensor]:
         """Of the program; each in memory of its own, unless it knows itself what shares memory."""

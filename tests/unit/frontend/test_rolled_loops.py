@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch._higher_order_ops import scan
+from torch._higher_order_ops.scan import scan_op
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from disc.frontend import dynamo
 from disc.frontend.loops_found import FEWEST_STEPS
 from disc.frontend.rolled_loops import roll_loops
+from disc.frontend.scan_loops import SCAN
 
 STEPS = FEWEST_STEPS + 2
 B, F_IN, H = 3, 5, 4
@@ -239,3 +243,57 @@ def test_training(monkeypatch: pytest.MonkeyPatch, narrow: bool) -> None:
     assert results and not any(str(tuple(value.shape)[-2:]) in sizes for value in results)
     products = [str(node.target) for node in graphs[0].graph.nodes].count("aten.mm.default")
     assert products < 2 * STEPS, "a product for each step is left: there are four"
+
+
+class ScannedCell(nn.Module):
+    """A user's own `scan`: halves of one product are kept for backward; the state drops elements; a weight is normed in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_input, self.by_state = nn.Linear(F_IN, 2 * H), nn.utils.parametrizations.weight_norm(nn.Linear(H, 2 * H, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = cast("Tensor", self.by_state.weight)
+
+        def step(state: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            gate, new = (self.by_input(row) + F.linear(state, weight)).chunk(2, 1)
+            state = state + torch.sigmoid(gate) * (torch.tanh(new) - state)
+            return state, state.clone()
+
+        last, states = scan(step, torch.zeros(x.shape[1], H), x)
+        return states.square().mean() + last.sum()
+
+
+def test_a_scan_of_the_program_trains() -> None:
+    torch.manual_seed(0)
+    network = ScannedCell()
+    compiled = torch.compile(network, backend="disc", dynamic=True, options={"strict": True})
+    dynamo.reset_statistics()
+    for length, batch in ((4, 3), (9, 2), (5, 7)):
+        x = torch.randn(length, batch, F_IN)
+        losses = []
+        for each in (compiled, network):
+            network.zero_grad()
+            loss = each(x)
+            loss.backward()
+            losses.append([loss.detach(), *(weight.grad for weight in network.parameters())])
+        torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-4)
+    assert dynamo.statistics().graphs == 2  # forward and backward
+
+
+def test_what_a_scan_adds_up_or_computes_alike_leaves_it() -> None:
+    def step(state: Tensor, total: Tensor, unread: Tensor, row: Tensor, u: Tensor) -> list[Tensor]:
+        new = torch.tanh(state @ u.exp()) + row.sum()
+        return [new, total + row.t() @ new, unread + new.sum(), new * 2]
+
+    def sums(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        last, total, *_ = cast("list[Tensor]", scan_op(step, [h, torch.zeros(F_IN, H), torch.zeros(())], [x], (u,)))
+        return last, total
+
+    module, found = rolled(sums, torch.randn(STEPS, B, F_IN), *weights())
+    (loop,) = module.graph.find_nodes(op="call_function", target=SCAN)
+    body = getattr(module, loop.args[0].target)
+    inside = [str(node.target) for node in body.graph.nodes if node.op == "call_function"]
+    assert found == 1 and len(loop.args[1]) == 1  # of what it carried one is a product of all steps, one nobody reads
+    assert inside.count("aten.mm.default") == 1 and "aten.exp.default" not in inside
+    assert targets(module).count("aten.mm.default") == 1

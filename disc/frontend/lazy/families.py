@@ -1,0 +1,139 @@
+"""The program of a trace, for all traces that differ from it by the numbers of steps of their loops: one optimization, by which the cached
+transformation of Dali (paper 004, section 2) goes on to hold where Python unrolls a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import cast
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+from torch.utils._sympy.printers import PythonPrinter
+
+from disc.frontend.lazy.calls import Input
+from disc.frontend.lazy.made_again import Place, Size
+from disc.frontend.lazy.outline import Outline
+from disc.frontend.lazy.unrolled import Every, Name, Pattern, Unrolled
+from disc.frontend.lazy.variants import Effects, Formula, Guard, Program, Variant
+from disc.ral._ral import LazyBinding
+
+Output = Name | Every
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Sizes of inputs and numbers of calls, as they are or by names of symbols."""
+
+    symbols: Sequence[str]
+    inputs: Sequence[Sequence[Size]]
+    calls: Mapping[Place, Sequence[float | str]]
+
+    def binding(self, unrolled: Unrolled, made: Sequence[int]) -> LazyBinding:
+        """Finds the symbols' values in a run of a trace. made: the values that the program computes."""
+        places = {name: place for place, name in enumerate(self.symbols)}
+        given = list[Sequence[float | str]]()
+        for place, part in enumerate(unrolled.parts):
+            for number in range(part.first, part.first + part.period * (part.count if part.kind == "loop" else 1)):
+                own = (number - part.first) % part.period
+                given.append(unrolled.scalars[number] if unrolled.is_cut(place, own) else self.calls[place, own])
+        inputs, calls = ([[(places[each], 0) if isinstance(each, str) else (-1, each) for each in row] for row in rows]
+                         for rows in (self.inputs, given))  # fmt: skip
+        return LazyBinding(inputs, calls, len(self.symbols), list(made))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What traces of one family have in common, but for their calls: of every input what programs take it by, and what the trace does with
+    it; whether gradients may be asked for."""
+
+    inputs: tuple[object, ...]
+    gradients: Mapping[int, int]
+    twins: Mapping[int, int]
+    sharing: Set[int]
+    written: Set[int]
+    differentiable: bool
+
+    @classmethod
+    def of(cls, outline: Outline) -> Facts:
+        inputs = tuple(
+            (each.dtype, each.device, each.dim(), each.requires_grad, each.is_leaf, each.requires_grad and each._is_view())
+            for each in outline.tensors
+        )
+        gradients = dict(outline.run.gradients)
+        return cls(inputs, gradients, outline.twins, outline.sharing, outline.segment.written, outline.differentiable)
+
+
+@dataclass(eq=False)
+class Family:
+    """general: symbols that the program takes, floats with the dtype of the tensor that each is there. shapes: of values; counts: how many
+    steps loops have, by their parts. outputs: which results are values; written, gradients, repeatable: as of `Effects` and `Variant`."""
+
+    facts: Facts
+    pattern: Pattern
+    numbers: Numbers
+    general: Mapping[str, torch.dtype | None]
+    guards: Sequence[Guard]
+    shapes: Mapping[Place, Sequence[Formula]]
+    counts: Mapping[int, Formula]
+    outputs: Mapping[Output, int]
+    written: Mapping[int, int]
+    gradients: Mapping[int, int | Input | None]
+    repeatable: bool
+    program: Program
+    varied: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def of(self, outline: Outline) -> Variant | None:
+        """The variant of a trace, if that differs by numbers of steps alone, and as guards allow. Notes which other numbers do."""
+        unrolled = Unrolled(outline)
+        variant = self.variant(outline, unrolled) if Facts.of(outline) == self.facts and unrolled.follow(self.pattern) else None
+        if variant is None or variant.fits(outline.run) is not None:
+            return variant
+        for place, part in enumerate(unrolled.parts):
+            for call in range(part.period):
+                known, given = self.numbers.calls[place, call], unrolled.scalars[part.first + call]
+                if not unrolled.is_cut(place, call):
+                    self.varied.update((place, call, number) for number, (one, other) in enumerate(zip(known, given, strict=True))
+                                       if not isinstance(one, str) and one != other)  # fmt: skip
+        return None
+
+    def variant(self, outline: Outline, unrolled: Unrolled) -> Variant | None:
+        """Of a trace of the family, unless another value of it is needed."""
+        values, rows = dict[int, int](), dict[int, tuple[int, int]]()
+        for number in outline.needed:
+            name = unrolled.name(number)
+            if name in self.outputs:
+                values[number] = self.outputs[name]
+            elif Every(name.part, name.number) in self.outputs:
+                rows[number] = self.outputs[Every(name.part, name.number)], unrolled.where[number][2]
+            else:
+                return None
+        versions = outline.segment.written
+        effects = Effects(
+            values, rows, self.written, self.gradients, outline.views, frozenset() if outline.differentiable else outline.freed,
+            self.written.keys() - versions, outline.twins.keys() & versions,
+        )  # fmt: skip
+        guards = [*self.guards, *(_guard(count, unrolled.parts[place].count) for place, count in self.counts.items())]
+        shapes = {number: self.shapes[place[:2]] for number, place in enumerate(unrolled.where) if place[:2] in self.shapes}
+        made = [*values, *rows, *(number for number, _, _ in outline.views)]
+        return Variant(
+            self.numbers.symbols, self.numbers.binding(unrolled, made), self.general, guards, shapes, effects, self.program, outline.steps,
+            outline.differentiable, self.repeatable, f"disc.lazy: {outline.steps[-1].line}",
+        )  # fmt: skip
+
+
+def _guard(count: Formula, steps: int) -> Guard:
+    if isinstance(count, int):
+        return Guard(frozenset(), lambda: count == steps, ())
+    function, names = count
+    return Guard(frozenset(names), lambda *values: function(*values) == steps, names)
+
+
+def formula(expression: object) -> Formula:
+    """As a function of its symbols."""
+    expr = cast("sympy.Expr", expression)
+    names = tuple(sorted(str(symbol) for symbol in expr.free_symbols))
+    if not names and isinstance(expr, sympy.Integer):
+        return int(expr)
+    return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names

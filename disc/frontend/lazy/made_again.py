@@ -1,0 +1,243 @@
+"""The calls of a trace made once more, with what traces them in the place of tensors; its loops as `scan`, once for all their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch._higher_order_ops.scan import scan_op
+from torch.fx import traceback as fx_traceback
+from torch.utils import _pytree as pytree
+
+from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled, scaled
+from disc.frontend.lazy.outline import NotCompiledError, Outline
+from disc.frontend.lazy.replay import context
+from disc.frontend.lazy.traces import Made, Step
+from disc.frontend.lazy.unrolled import STACKING, Carried, Every, Local, Loop, Name, Part, Rows, Source, Tensor, Unrolled
+
+Place = tuple[int, int]  # of a value: its part, and its number in a step
+Size = int | str  # a symbol by name
+
+
+@dataclass
+class MadeAgain:
+    """numbers: of every call, by its part and its place there, as they are or by names of symbols. shapes: of the values, in symbols;
+    counts: how many steps loops have, by their parts."""
+
+    outline: Outline
+    unrolled: Unrolled
+    numbers: Mapping[Place, Sequence[float | str]]
+    shapes: dict[Place, list[object]] = field(default_factory=dict)
+    counts: dict[int, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.finals, self.stacked = _read(self.unrolled, self.outline.needed)
+
+    def values(self, inputs: Sequence[torch.Tensor], symbols: Mapping[str, object]) -> Values:
+        """Raises NotCompiledError where calls cannot be made with symbols."""
+        values = Values(self.unrolled, inputs)
+        for place, part in enumerate(self.unrolled.parts):
+            step = self.unrolled.steps[part.first]
+            if part.kind == "loop":
+                self._scan(place, part, values, symbols)
+            elif part.kind == "rows":
+                self._note((place, 0), values.tensor(Name(place, 0)))
+            elif not (self.outline.differentiable and step.func in (GRADIENT, SET_GRADIENT)):
+                given = self._given((place, 0), symbols)
+                for number, leaf in enumerate(self._results(step, given, values, values.inputs, values)):
+                    values.made[place, number] = leaf
+                    self._note((place, number), leaf)
+        return values
+
+    def _given(self, place: Place, symbols: Mapping[str, object]) -> list[Any]:
+        return [symbols[each] if isinstance(each, str) else each for each in self.numbers[place]]
+
+    def _note(self, place: Place, value: torch.Tensor) -> None:
+        if place not in self.shapes:  # made again, it would know what later calls say of its symbols
+            self.shapes[place] = [_expression(size) for size in value.shape]
+
+    def _results(self, step: Step, numbers: Sequence[Any], values: Any, inputs: Any, outside: Values) -> list[torch.Tensor]:
+        """What a call makes."""
+        fx_traceback.get_current_meta()["stack_trace"] = step.trace
+        call = scaled if any(isinstance(each, torch.Tensor) for each in numbers) else _plain
+        try:
+            with context(step.context):
+                result = outside.joined(step, numbers) if self.unrolled.loops else None
+                if result is None:
+                    args, kwargs = (filled(each, values, inputs, numbers) for each in (step.args, step.kwargs))
+                    result = call(step.func, args, kwargs)
+        except Exception as error:
+            raise NotCompiledError(f"{type(error).__name__} at {step.line}: {error}", step) from error
+        leaves = [result] if step.form is None else pytree.tree_leaves(result)
+        if len(leaves) != len(step.results) or any((a is None) != (b is None) for a, b in zip(leaves, step.results, strict=True)):
+            raise NotCompiledError(f"the call at {step.line} gives something else where its sizes are not known", step)
+        return [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
+
+    # --- loops ---------------------------------------------------------------------------------------------------------------------------
+
+    def _scan(self, place: int, part: Part, values: Values, symbols: Mapping[str, object]) -> None:
+        loop = self.unrolled.loops[place]
+        body = self.unrolled.steps[part.first : part.first + part.period]
+        carried, rows = loop.of_kind(Carried), list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
+        outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
+        if not rows:
+            raise NotCompiledError("no tensor says how many steps a loop has", body[0])
+        values.over |= {(place, each): self._over(each, place, part, values) for each in rows}
+        over = [values.over[place, each] for each in rows]
+        names = list(dict.fromkeys(name for n in loop.sources for name in self.numbers[place, n] if isinstance(name, str)))
+        starts = [values.tensor(each.start) for each in carried] or [torch.zeros((), device=over[0].device)]
+        further = [*(values.tensor(each) for each in outer), *(symbols[name] for name in names)]
+        # PyTorch takes no gradients of a scan that stacks nothing
+        stacked = sorted(number for mine, number in self.stacked if mine == place) or [each.number for each in carried[:1]]
+
+        def step(*operands: Any) -> list[torch.Tensor]:
+            known = dict[Source, Any](zip((*carried, *rows, *outer), (*operands[: len(carried)], *operands[len(starts) :]), strict=False))
+            known |= {each: known[each].unsqueeze(each.dim) for each in rows if each.kept}
+            named = dict(zip(names, operands[len(operands) - len(names) :], strict=True))
+            made = self._made_in_step(place, part, loop, body, known, {**symbols, **named}, values)
+            state = [made[each.number] for each in carried] or [operands[0]]
+            return [each.clone() for each in (*state, *(made[number] for number in stacked))]
+
+        found = scan_op(step, [_apart(each) for each in starts], [_apart(each) for each in over], tuple(map(_apart, further)))
+        for each, final in zip(carried, found, strict=False):
+            values.finals[place, each.number] = final
+        for number, every in zip(stacked, found[len(starts) :], strict=True):
+            values.stacked[place, number] = every
+
+    def _made_in_step(
+        self, place: int, part: Part, loop: Loop, body: Sequence[Step], known: Mapping[Source, Any], symbols: Mapping[str, object],
+        values: Values,
+    ) -> dict[int, torch.Tensor]:  # fmt: skip
+        """The values of a step by their numbers."""
+        made = dict[int, torch.Tensor]()
+        for number, call in enumerate(body):
+            first = call.first - part.value
+            if number not in loop.sources:
+                continue
+            operands = _InOrder(made[each.number] if isinstance(each, Local) else known[each] for each in loop.sources[number])
+            for n, leaf in enumerate(self._results(call, self._given((place, number), symbols), operands, operands, values)):
+                made[first + n] = leaf
+                self._note((place, first + n), leaf)
+        for number, taken in loop.cut.items():
+            self._note((place, number), known[taken])
+        return made
+
+    def _over(self, rows: Rows, place: int, part: Part, values: Values) -> torch.Tensor:
+        """The rows along a first dim, as many as the loop has steps: a size of the first sequence, or that less some."""
+        tensor = values.sequence(rows.of).movedim(rows.dim, 0)
+        size = tensor.shape[0]
+        known = int(size.node.hint) if isinstance(size, torch.SymInt) else size
+        count: Any = values.counts.setdefault(place, size - (known - part.count))
+        self.counts.setdefault(place, _expression(count))
+        whole = rows.begin == 0 and known == part.count and bool(size == count)
+        tensor = tensor if whole else tensor.narrow(0, rows.begin, count)
+        return tensor.flip(0) if rows.backwards else tensor
+
+
+class Values:
+    """What the calls have made, by their numbers in the trace."""
+
+    def __init__(self, unrolled: Unrolled, inputs: Sequence[torch.Tensor]) -> None:
+        self.unrolled, self.inputs = unrolled, inputs
+        self.made: dict[Place, torch.Tensor] = {}
+        self.finals: dict[Place, torch.Tensor] = {}
+        self.stacked: dict[Place, torch.Tensor] = {}  # of all steps of a loop
+        self.over: dict[tuple[int, Rows], torch.Tensor] = {}  # of a loop
+        self.counts: dict[int, int | torch.SymInt] = {}
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.tensor(self.unrolled.name(number))
+
+    def tensor(self, tensor: Tensor) -> torch.Tensor:
+        if isinstance(tensor, Input):
+            return self.inputs[tensor.number]
+        place, part = (tensor.part, tensor.number), self.unrolled.parts[tensor.part]
+        step = -1 if tensor.step is None else tensor.step
+        if part.kind == "call":
+            return self.made[place]
+        if part.kind == "rows":
+            source, dim = self.unrolled.unbound(part)
+            return self.sequence(source).select(dim, step)
+        if step == -1 and place in self.finals:
+            return self.finals[place]
+        rows = self.unrolled.loops[tensor.part].cut.get(tensor.number)
+        if rows is None:
+            return self.stacked[place].select(0, step)
+        taken = self.over[tensor.part, rows].select(0, step)
+        return taken.unsqueeze(rows.dim) if rows.kept else taken
+
+    def sequence(self, sequence: Tensor | Every) -> torch.Tensor:
+        return self.stacked[sequence.part, sequence.number] if isinstance(sequence, Every) else self.tensor(sequence)
+
+    def joined(self, step: Step, numbers: Sequence[Any]) -> torch.Tensor | None:
+        """What a call gives that puts together what loops make in all steps; None if it is no such call."""
+        given = [self.unrolled.joined(each) for each in (*step.args, *step.kwargs.values())]
+        if not any(isinstance(each, tuple) for found in given for each in found):
+            return None
+        dims = [*numbers, 0][:1] if len(given[0]) == sum(map(len, given)) and len(numbers) <= 1 and "out" not in step.kwargs else []
+        if step.func not in STACKING or not dims:
+            raise NotCompiledError(f"the call at {step.line} takes what a loop makes in all its steps", step)
+        dim, new = int(dims[0]), step.func is torch.stack
+        parts = [self._part(each, dim, new=new) for each in given[0]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+    def _part(self, given: Tensor | tuple[Every, bool], dim: int, *, new: bool) -> torch.Tensor:
+        if not isinstance(given, tuple):
+            value = self.tensor(given)
+            return value.unsqueeze(dim) if new else value
+        every, backwards = given
+        value = self.sequence(every)
+        value = value.flip(0) if backwards else value
+        dim = dim % (value.dim() if new else value.dim() - 1)
+        value = value.movedim(0, dim)
+        return value if new else value.flatten(dim, dim + 1)
+
+
+class _InOrder:
+    """What stands for the tensors of a call, in the order of `references`."""
+
+    def __init__(self, given: Iterator[torch.Tensor]) -> None:
+        self.given = given
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return next(self.given)
+
+
+def _read(unrolled: Unrolled, needed: Sequence[int]) -> tuple[set[Place], set[Place]]:
+    """Whose last values are read outside of their loops, and whose values of other steps, or of all, are."""
+    read: list[Any] = [unrolled.name(number) for number in needed]
+    for place, part in enumerate(unrolled.parts):
+        if part.kind == "loop":
+            loop = unrolled.loops[place]
+            sources = [source for found in loop.sources.values() for source in found]
+            read += [each.of if isinstance(each, Rows) else each.start if isinstance(each, Carried) else each
+                     for each in (*sources, *loop.cut.values())]  # fmt: skip
+        elif part.kind == "rows":
+            read.append(unrolled.unbound(part)[0])
+        else:
+            step = unrolled.steps[part.first]
+            found = [found for each in (*step.args, *step.kwargs.values()) for found in unrolled.joined(each)]
+            read += [each[0] if isinstance(each, tuple) else each for each in found]
+    finals, stacked = set[Place](), set[Place]()
+    for each in read:
+        loop = unrolled.loops.get(each.part) if isinstance(each, Name | Every) else None
+        if loop is None or each.number in loop.cut:
+            continue
+        last = isinstance(each, Name) and each.step is None and any(each.number == state.number for state in loop.of_kind(Carried))
+        (finals if last else stacked).add((each.part, each.number))
+    return finals, stacked
+
+
+def _apart(value: Any) -> Any:
+    """PyTorch forbids what `scan` reads to share memory."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _expression(size: object) -> object:
+    return size.node.expr if isinstance(size, torch.SymInt) else int(cast("int", size))
+
+
+def _plain(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)

@@ -1,0 +1,447 @@
+"""Loops that Python has unrolled into a trace: its calls in parts, one of which may be a loop of any number of steps.
+
+Calls are a loop where step by step every operand is one of: a value of the same step; what the step before has in the same place (it is
+carried); the same tensor in every step; the next row of a sequence, which is a tensor, or what an earlier loop made in its steps. Values of
+traces that differ by the numbers of steps alone have the same names by parts, and such traces have one key: the expression hash of Dali
+(paper 004, section 2.1) for loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from disc.frontend.lazy.calls import GRADIENT, PASSES, SET_GRADIENT, Counted, Input, Scalar, Value, references
+from disc.frontend.lazy.outline import Outline
+from disc.frontend.lazy.traces import Made, Step
+from disc.frontend.loops_found import FEWEST_STEPS, MOST_TRIED, Run, runs
+
+UNBINDING = (torch.Tensor.unbind, torch.unbind)
+SELECTING = (torch.Tensor.select, torch.select)
+_INDEXING: Any = torch.Tensor.__getitem__
+STACKING = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+WHOLE = slice(None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Calls that stand one behind the other. `call`: one; `rows`: one that gives the rows of a tensor, `count` of them; `loop`: `period`
+    of them, `count` times. first: the number of the first one; value: of the first value; width: values of a step."""
+
+    kind: Literal["call", "rows", "loop"]
+    first: int
+    value: int
+    width: int
+    period: int = 1
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value by the part that makes it, its number in a step there, and the step: None of the last one, or where there is one alone."""
+
+    part: int
+    number: int
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Every:
+    """What a loop makes in all steps, in order."""
+
+    part: int
+    number: int
+
+
+Tensor = Name | Input  # by what it is in traces of any number of steps
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows begin, begin + 1, ... of a sequence along `dim`; backwards: the last one of them first. kept: each keeps the dim."""
+
+    of: Tensor | Every
+    dim: int
+    begin: int
+    backwards: bool
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value of the step before; before the first step, `start`."""
+
+    number: int
+    start: Tensor
+
+
+@dataclass(frozen=True)
+class Local:
+    """A value of the same step."""
+
+    number: int
+
+
+Source = Rows | Carried | Local | Tensor
+
+
+@dataclass
+class Loop:
+    """sources: of every operand of a call of a step, by its place there, in the order of `references`. cut: calls that take rows, and their
+    values."""
+
+    sources: dict[int, list[Source]] = field(default_factory=dict)
+    cut: dict[int, Rows] = field(default_factory=dict)
+
+    def of_kind(self, kind: type) -> list[Any]:
+        """The different sources of a kind, in the order of their first use."""
+        return list(dict.fromkeys(each for found in self.sources.values() for each in found if isinstance(each, kind)))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What traces have in common that differ by numbers of steps: signatures of the calls of their parts, and a key."""
+
+    parts: Sequence[tuple[str, tuple[Hashable, ...]]]
+    key: Hashable
+
+
+class Unrolled:
+    """The parts of a trace. loops: by their places among these; where: for each value its part, its number in a step, and the step."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.steps, self.scalars, self.outline = outline.steps, outline.run.scalars, outline
+        self.parts, self.loops = list[Part](), dict[int, Loop]()
+        self.where: list[tuple[int, int, int]] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are loops."""
+        return bool(self.loops)
+
+    # --- names -------------------------------------------------------------------------------------------------------------------------
+
+    def append(self, part: Part) -> None:
+        self.parts.append(part)
+        self.where += [(len(self.parts) - 1, number, step) for step in range(part.count) for number in range(part.width)]
+
+    def name(self, number: int) -> Name:
+        place, own, step = self.where[number]
+        return Name(place, own, None if step == self.parts[place].count - 1 else step)
+
+    def tensor(self, reference: Value | Input) -> Tensor:
+        return self.name(reference.number) if isinstance(reference, Value) else reference
+
+    def row(self, number: int) -> tuple[Tensor | Every, int, int] | None:
+        """The sequence that a value is a row of, along which dim, and which row: one that a call gives all rows of, or a step's value."""
+        place, own, step = self.where[number]
+        part = self.parts[place]
+        if part.kind == "loop":
+            rows = self.loops[place].cut.get(own)
+            if rows is None:
+                return Every(place, own), 0, step
+            return None
+        return None if part.kind == "call" else (*self.unbound(part), step)
+
+    def unbound(self, part: Part) -> tuple[Tensor, int]:
+        """The tensor that a call gives all rows of, and along which dim."""
+        unbind = self.steps[part.first]
+        (source, *others), named = unbind.args, unbind.kwargs
+        dim = others[0] if others else named.get("dim", 0)
+        return self.tensor(source), int(self.scalars[part.first][dim.place]) if isinstance(dim, Scalar) else dim
+
+    def is_cut(self, part: int, call: int) -> bool:
+        """Whether a call of a part takes a row of a sequence, so that its numbers say which step it is."""
+        return part in self.loops and call not in self.loops[part].sources
+
+    def key(self) -> Hashable:
+        """The same for traces that differ by numbers of steps, sizes and other numbers alone."""
+        return tuple(self._key(place, part) for place, part in enumerate(self.parts))
+
+    def _key(self, place: int, part: Part) -> Hashable:
+        step = self.steps[part.first]
+        if part.kind == "call":
+            return signature(step), self.given(step), tuple(self._result(each) for each in step.results)
+        if part.kind == "rows":
+            return signature(step), self.given(step)
+        body = self.steps[part.first : part.first + part.period]
+        loop = self.loops[place]
+        given = tuple((signature(each), tuple(loop.sources.get(number, ()))) for number, each in enumerate(body))
+        return given, tuple(loop.cut.items())
+
+    def _result(self, result: object) -> object:
+        if isinstance(result, Made):
+            return result.dtype, result.requires_grad, None if result.root is None else self.tensor(result.root)
+        return self.tensor(result) if isinstance(result, Value | Input) else None
+
+    def given(self, step: Step) -> Hashable:
+        """The tensors among a call's arguments."""
+        found = [self.joined(each) for each in (*step.args, *step.kwargs.values())]
+        return tuple(tuple(each) for each in found)
+
+    def joined(self, argument: Any) -> list[Tensor | tuple[Every, bool]]:
+        """The tensors of an argument. Values of all steps of a loop, one behind the other, are one: forwards, or (True) backwards."""
+        given, found = references(argument), list[Tensor | tuple[Every, bool]]()
+        while given:
+            count, every = self._all_steps(given)
+            found.append(every if every is not None else self.tensor(given[0]))
+            del given[: count or 1]
+        return found
+
+    def _all_steps(self, given: Sequence[Value | Input]) -> tuple[int, tuple[Every, bool] | None]:
+        first = given[0]
+        if not isinstance(first, Value):
+            return 0, None
+        place, own, step = self.where[first.number]
+        part = self.parts[place]
+        if part.kind != "loop" or step not in (0, part.count - 1):
+            return 0, None
+        width = part.width if step == 0 else -part.width
+        if list(given[: part.count]) != [Value(first.number + n * width) for n in range(part.count)]:
+            return 0, None
+        return part.count, (Every(place, own), step > 0)
+
+    # --- taking a trace apart ----------------------------------------------------------------------------------------------------------
+
+    def find(self) -> None:
+        """Looks for loops. Where there are none, all parts are calls."""
+        candidates = sorted(runs(self._codes()), key=lambda run: (-run.size, run.period))[:MOST_TRIED]
+        place = 0
+        while place < len(self.steps):
+            place = self._append_loop(place, candidates) or self._append_call(place)
+        if not self.loops:
+            self.take_calls()
+
+    def take_calls(self) -> None:
+        """Every call is a part."""
+        self.parts, self.loops, self.where = [], {}, []
+        for place, step in enumerate(self.steps):
+            self.append(Part("call", place, step.first, _made(step)))
+
+    def pattern(self) -> Pattern:
+        bodies = [(part.kind, tuple(map(signature, self.steps[part.first : part.first + part.period]))) for part in self.parts]
+        return Pattern(bodies, self.key())
+
+    def follow(self, pattern: Pattern) -> bool:
+        """Takes the trace apart as another one. Whether that can be, and it has the same key."""
+        place = 0
+        for kind, calls in pattern.parts:
+            count = self._repeated(place, calls, most=None if kind == "loop" else 1)
+            if kind != "loop" and count:
+                place = self._append_call(place)
+                continue
+            count, loop = self._largest(place, len(calls), count, 2)
+            if loop is None:
+                return False
+            place = self._append(place, len(calls), count, loop)
+        return place == len(self.steps) and self.key() == pattern.key
+
+    def _repeated(self, place: int, calls: tuple[Hashable, ...], most: int | None) -> int:
+        """How often the calls from a place on are these."""
+        count = 0
+        while count != most and tuple(map(signature, self.steps[place : place + len(calls)])) == calls:
+            count, place = count + 1, place + len(calls)
+        return count
+
+    def _append_call(self, place: int) -> int:
+        step = self.steps[place]
+        made = _made(step)
+        if _unbinds(step.func) and made:
+            self.append(Part("rows", place, step.first, 1, count=made))
+        else:
+            self.append(Part("call", place, step.first, made))
+        return place + 1
+
+    def _append_loop(self, place: int, candidates: Sequence[Run]) -> int | None:
+        for run in candidates:
+            count = (run.first + run.size - place) // run.period
+            if run.first <= place < run.first + run.size and count >= FEWEST_STEPS:
+                count, loop = self._largest(place, run.period, count, FEWEST_STEPS)
+                if loop is not None:
+                    return self._append(place, run.period, count, loop)
+        return None
+
+    def _largest(self, place: int, period: int, count: int, fewest: int) -> tuple[int, Loop | None]:
+        """The loop of most steps, `count` at most, and how many it has: two loops may stand one behind the other."""
+        least, most, found = fewest - 1, count + 1, None
+        while least + 1 < most:
+            loop = self._match(place, period, count)
+            least, most, found = (count, most, loop) if loop is not None else (least, count, found)
+            count = (least + most) // 2
+        return least, found
+
+    def _append(self, place: int, period: int, count: int, loop: Loop) -> int:
+        steps = self.steps[place : place + period]
+        made = sum(map(_made, steps))
+        self.loops[len(self.parts)] = loop
+        self.append(Part("loop", place, steps[0].first, made, period, count))
+        return place + period * count
+
+    def _codes(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """Equal ones for calls that are alike, but for the tensors that they take, and which row."""
+        known: dict[Hashable, int] = {}
+        keys = ((signature(step), self._numbers(place)) for place, step in enumerate(self.steps))
+        return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+
+    def _numbers(self, place: int) -> tuple[float | None, ...]:
+        """Those of a call, but for which row it takes."""
+        taken = _row_taken(self.steps[place], self.scalars[place])
+        skipped = () if taken is None else taken.places
+        return tuple(None if number in skipped else each for number, each in enumerate(self.scalars[place]))
+
+    def _match(self, first: int, period: int, count: int) -> Loop | None:
+        """The loop that calls are, or None."""
+        steps = [self.steps[first + number * period :][:period] for number in range(count)]
+        if not all(map(_may_repeat, steps[0])):
+            return None
+        start = steps[0][0].first
+        width = sum(map(_made, steps[0]))
+        loop, numbers = Loop(), list(range(first, first + period * count, period))
+        for place in range(period):
+            calls = [each[place] for each in steps]
+            operands = list(zip(*(references((each.args, each.kwargs)) for each in calls), strict=True))
+            found = [source for given in operands if (source := self._source(given, start, width, loop)) is not None]
+            if len(found) < len(operands):
+                return None
+            given = [self.scalars[number + place] for number in numbers]
+            taken = _row_taken(calls[0], given[0])
+            if taken is not None and isinstance(found[0], Name | Input):
+                rows = taken.rows(found[0], given)
+                if rows is not None:
+                    loop.cut[calls[0].first - start] = rows
+                    continue
+            if any(each != given[0] for each in given):
+                return None
+            loop.sources[place] = found
+        return loop if self._keeps_kinds(loop, steps[0], start) else None
+
+    def _source(self, given: Sequence[Value | Input], start: int, width: int, loop: Loop) -> Source | None:
+        """What one operand is in all steps; start: the first value of the first step, width: how many values one makes."""
+        first = given[0]
+        outside = isinstance(first, Input) or first.number < start
+        if all(each == first for each in given):
+            return self.tensor(first) if outside else None
+        if isinstance(given[-1], Input):
+            return None
+        if outside:
+            before = {each.number - start - step * width if isinstance(each, Value) else -1 for step, each in enumerate(given[1:])}
+            number = before.pop()
+            return Carried(number, self.tensor(first)) if not before and 0 <= number < width else self._rows(given, start)
+        own = {each.number - start - step * width if isinstance(each, Value) else -1 for step, each in enumerate(given)}
+        return self._local(own.pop(), width, loop) if len(own) == 1 else None
+
+    def _local(self, number: int, width: int, loop: Loop) -> Source | None:
+        return loop.cut.get(number) or Local(number) if 0 <= number < width else None
+
+    def _rows(self, given: Sequence[Value | Input], start: int) -> Rows | None:
+        """The rows of one sequence that values are, one after the other."""
+        if any(isinstance(each, Input) or each.number >= start for each in given):
+            return None
+        found = [self.row(each.number) for each in given if isinstance(each, Value)]
+        if any(each is None for each in found):
+            return None
+        (source, dim, _), numbers = found[0], [each[2] for each in found if each is not None]  # pyright: ignore[reportGeneralTypeIssues]
+        if any(each is None or each[:2] != (source, dim) for each in found):
+            return None
+        return _one_after_the_other(source, dim, numbers)
+
+    def _keeps_kinds(self, loop: Loop, body: Sequence[Step], start: int) -> bool:
+        """Whether what is carried is made by the loop, and has one dtype, before the first step too."""
+        made = {step.first - start + n: each for step in body for n, each in enumerate(e for e in step.results if type(e) is Made)}
+        return all(each.number not in loop.cut and self._dtype(each.start) == made[each.number].dtype for each in loop.of_kind(Carried))
+
+    def _dtype(self, tensor: Tensor) -> torch.dtype:
+        if isinstance(tensor, Input):
+            return self.outline.tensors[tensor.number].dtype
+        part = self.parts[tensor.part]
+        step = tensor.step if tensor.step is not None else part.count - 1
+        number = part.value + step * part.width + tensor.number
+        return self.outline.made[number].dtype
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a call that takes one row of its first argument does. places: of the numbers that say which row."""
+
+    dim: int
+    places: tuple[int, ...]
+    kept: bool = False
+
+    def rows(self, source: Tensor, numbers: Sequence[Sequence[float]]) -> Rows | None:
+        """The rows that such calls with these numbers take one after the other."""
+        found = [int(each[self.places[0]]) for each in numbers]
+        if self.kept and any(each[self.places[1]] != number + 1 for number, each in zip(found, numbers, strict=True)):
+            return None
+        return _one_after_the_other(source, self.dim, found, kept=self.kept)
+
+
+def _one_after_the_other(source: Tensor | Every, dim: int, numbers: Sequence[int], *, kept: bool = False) -> Rows | None:
+    step = numbers[1] - numbers[0]
+    if step not in (1, -1) or list(numbers) != list(range(numbers[0], numbers[0] + step * len(numbers), step)) or min(numbers) < 0:
+        return None
+    return Rows(source, dim, min(numbers), step < 0, kept)
+
+
+def _row_taken(step: Step, numbers: Sequence[float]) -> _Taken | None:
+    """What the call does if it takes a row; numbers: of its arguments."""
+    if step.kwargs:
+        return None
+    if (
+        step.func in SELECTING
+        and len(step.args) == len(("tensor", "dim", "index"))
+        and all(isinstance(each, Scalar) for each in step.args[1:])
+    ):
+        return _Taken(int(numbers[0]), (1,))
+    if step.func != _INDEXING:
+        return None
+    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    dim = next((n for n, each in enumerate(index) if each is not Ellipsis and each != WHOLE), None)
+    if dim is None or any(each != WHOLE for each in index[dim + 1 :]) or (Ellipsis in index[:dim] and dim > 1):
+        return None
+    taken, dim = index[dim], dim if Ellipsis not in index[:dim] else dim - len(index)
+    if isinstance(taken, Scalar):
+        return _Taken(dim, (taken.place,))
+    if isinstance(taken, slice) and taken.step is None and isinstance(taken.start, Scalar) and isinstance(taken.stop, Scalar):
+        return _Taken(dim, (taken.start.place, taken.stop.place), kept=True)
+    return None
+
+
+def _may_repeat(step: Step) -> bool:
+    """Whether it only makes tensors of tensors."""
+    made = bool(step.results) and all(type(each) is Made for each in step.results)
+    return made and not (step.writes or step.alone or step.turned or step.func in (GRADIENT, SET_GRADIENT, *PASSES))
+
+
+def signature(step: Step) -> Hashable:
+    """Of a call without the tensors and numbers that it takes."""
+    made = tuple((each.dtype, each.requires_grad, each.root is None) if type(each) is Made else type(each) for each in step.results)
+    what = (step.func.function, made[:1]) if isinstance(step.func, Counted) and _unbinds(step.func) else (step.func, made)
+    return what, _structure(step.args), _structure(step.kwargs), step.context
+
+
+def _unbinds(func: object) -> bool:
+    return isinstance(func, Counted) and func.function in UNBINDING
+
+
+def _made(step: Step) -> int:
+    """How many values it makes."""
+    return sum(type(each) is Made for each in step.results)
+
+
+def _structure(template: Any) -> Hashable:
+    kind = type(template)
+    if kind in (Value, Input):
+        return Value
+    if kind is Scalar:
+        return Scalar
+    if kind is dict:
+        return dict, tuple((name, _structure(each)) for name, each in template.items())
+    if kind is slice:
+        return slice, tuple(_structure(each) for each in (template.start, template.stop, template.step))
+    if kind in (list, tuple):
+        tensors = bool(template) and all(type(each) in (Value, Input) for each in template)
+        return kind, Value if tensors else tuple(_structure(each) for each in template)
+    return kind, template

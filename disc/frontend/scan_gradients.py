@@ -1,0 +1,123 @@
+"""Gradients of `scan`: PyTorch's own, but for what a step keeps for them.
+
+What it keeps, and the gradients themselves, are copies, since results of a body must not share memory, and halves of one tensor do.
+Lowered, a copy is none. What is the same in every step is not kept once per step, what is drawn is kept. That what backward adds up in
+every step leaves its loop is the work of `loop_sums`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, fx
+from torch._C import DispatchKey
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._higher_order_ops.partitioner import HopPartitionedGraph, create_hop_joint_graph
+from torch._higher_order_ops.scan import ScanAutogradImpl, ScanAutogradOp, scan_op
+from torch._higher_order_ops.utils import materialize_as_graph
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils.checkpoint import CheckpointPolicy
+
+from disc.frontend.decompositions import is_random as draws_in_eager
+from disc.frontend.lowering import is_random
+from disc.frontend.python_kernels import python_kernels
+from disc.frontend.replaced import replaced
+
+# `torch._higher_order_ops` has the function under the name of its module.
+_scan = importlib.import_module("torch._higher_order_ops.scan")
+
+
+@contextmanager
+def gradients_of_scans() -> Iterator[None]:
+    """Within, gradients of `scan` are these. What traces holds a lock meanwhile."""
+    with python_kernels({(scan_op, DispatchKey.Autograd): _differentiable}), replaced({(_scan, "ScanAutogradImpl"): _Copying}):
+        yield
+
+
+def _differentiable(
+    combine_fn: Callable[..., object], init: Sequence[Tensor], xs: Sequence[Tensor], additional_inputs: Sequence[object]
+) -> object:
+    """A step's function, its first state, the rows of all steps, and what every step takes, by PyTorch's names."""
+    given = (*init, *xs, *additional_inputs)
+    if not torch.is_grad_enabled() or not any(isinstance(each, Tensor) and each.requires_grad for each in given):
+        with torch._C._AutoDispatchBelowAutograd():
+            return scan_op(combine_fn, init, xs, additional_inputs)
+    more = _sizes(given, additional_inputs)
+    additional_inputs, combine_fn = (*additional_inputs, *more), _without_last(combine_fn, len(more))
+    given = (*given, *more)
+    constant = [each for each in init if each.dtype.is_floating_point and not each.requires_grad]
+    with disable_proxy_modes_tracing():
+        for each in constant:  # a step's state has gradients of the steps behind it though the first one has none
+            each.requires_grad_()
+        try:
+            parts = _partitioned(combine_fn, (*init, *(each[0] for each in xs), *additional_inputs), len(init) + len(xs))
+        finally:
+            for each in constant:
+                each.requires_grad_(False)
+    return ScanAutogradOp.apply(parts, len(init), len(xs), len(additional_inputs), *given)
+
+
+def _sizes(given: Sequence[object], known: Sequence[object]) -> list[torch.SymInt]:
+    """Sizes of the operands that are symbols, but for those that are given: as operands they are there in every step, and none is kept."""
+    sizes = [size for each in given if isinstance(each, Tensor) for size in each.shape if isinstance(size, torch.SymInt)]
+    symbols = {size.node.expr: size for size in sizes if size.node.expr.is_Symbol}
+    named = {each.node.expr for each in known if isinstance(each, torch.SymInt)}
+    return [size for symbol, size in symbols.items() if symbol not in named]
+
+
+def _without_last(step: Callable[..., object], count: int) -> Callable[..., object]:
+    return (lambda *operands: step(*operands[:-count])) if count else step
+
+
+def _partitioned(step: Callable[..., object], given: tuple[object, ...], changing: int) -> HopPartitionedGraph:
+    """The graphs of a step and of its gradients. changing: the first so many operands are others in every step."""
+    # What is written in place is no more before there are gradients of it, and ops are still those that have gradients of their own.
+    plain = materialize_as_graph(step, given, subgraph_decomp_table={})
+    excluded = torch._C._dispatch_tls_local_exclude_set().remove(DispatchKey.Functionalize)
+    functional = torch.func.functionalize(plain, remove="mutations")
+    plain = materialize_as_graph(functional, given, exclude_key_set=excluded, subgraph_decomp_table={})
+    joint = create_hop_joint_graph(plain, given, functionalize=True)  # pyright: ignore[reportArgumentType]
+    graph, inputs = joint.joint_gm.graph, list(joint.joint_gm.graph.find_nodes(op="placeholder"))
+    changed = {*inputs[:changing], *inputs[len(given) :]}
+    for node in (each for each in graph.nodes if each.op == "call_function"):
+        if is_random(node.target) or draws_in_eager(node.target):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                changed.add(kept)
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        elif not changed.isdisjoint(node.all_input_nodes):
+            changed.add(node)
+        elif isinstance(node.meta.get("val"), Tensor):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    return joint.partition(min_cut_rematerialization_partition, always_recompute_complex_exprs=True)
+
+
+class _Copying(ScanAutogradImpl):
+    def _optimize_forward_intermediates(self) -> None:
+        super()._optimize_forward_intermediates()
+        _copy_results(self.hop_partitioned_graph.fw_gm, self.hop_partitioned_graph.n_fw_outputs)
+
+    def _break_bw_input_output_aliasing(self) -> None:
+        _copy_results(self.hop_partitioned_graph.bw_gm, 0)
+
+    def call_backward(self, *grad_fw_outputs: Tensor) -> tuple[object, ...]:
+        self.saved_fw_additional_inputs = [each.clone() if isinstance(each, Tensor) else each for each in self.saved_fw_additional_inputs]
+        return super().call_backward(*(each.clone() for each in grad_fw_outputs))
+
+
+def _copy_results(module: fx.GraphModule, first: int) -> None:
+    """From the one with this number on."""
+    output = module.graph.output_node()
+    results = list(output.args[0])  # pyright: ignore[reportArgumentType]
+    with module.graph.inserting_before(output):
+        for place in range(first, len(results)):
+            value = results[place].meta.get("val") if isinstance(results[place], fx.Node) else None
+            if isinstance(value, Tensor):
+                copy = module.graph.call_function(torch.ops.aten.clone.default, (results[place],))
+                copy.meta = dict(results[place].meta)
+                results[place] = copy
+    output.args = (tuple(results),)
+    module.recompile()

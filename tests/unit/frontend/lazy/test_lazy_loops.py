@@ -1,0 +1,147 @@
+"""Loops of Python over the steps of a sequence under `disc.lazy`: one program for all numbers of steps, which computes what eager does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import disc
+from disc.frontend.lazy.statistics import LazyStatistics
+
+HIDDEN, WORDS, WIDTH = 20, 29, 12
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(2 * HIDDEN, WORDS)
+        self.forth, self.back = nn.GRUCell(WIDTH, HIDDEN), nn.GRUCell(WIDTH, HIDDEN)
+
+    def zeros(self, ids: Tensor) -> Tensor:
+        return torch.zeros(ids.shape[0], HIDDEN)
+
+
+class BothDirections(Network):
+    """Two loops of equal calls one behind the other, the second over rows from the end; all their states are stacked, in either order."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        rows, state, forth, back = self.embedding(ids), self.zeros(ids), list[Tensor](), list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(rows[:, t], state)
+            forth.append(state)
+        state = self.zeros(ids)
+        for t in reversed(range(ids.shape[1])):
+            state = self.back(rows[:, t], state)
+            back.append(state)
+        states = torch.cat([torch.stack(forth, 1), torch.stack(back[::-1], 1)], -1)
+        return F.cross_entropy(self.head(states).flatten(0, 1), words.flatten())
+
+
+class NextWord(Network):
+    """A loss of every step, of a row and the next one, added up; a number of the program (the divisor) goes with the number of steps."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, loss = self.zeros(ids), torch.zeros(())
+        for t in range(ids.shape[1] - 1):
+            state = self.forth(self.embedding(ids[:, t]), state)
+            loss = loss + F.cross_entropy(self.head(torch.cat([state, state * 0.5], 1)), ids[:, t + 1])
+        return loss / (ids.shape[1] - 1)
+
+
+class TwoLayers(Network):
+    """A loop over what another one has made; rows by `unbind`; the first state is the cell's own; the last value alone is used."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, upper, states = None, self.zeros(ids), list[Tensor]()
+        for row in self.embedding(ids).unbind(1):
+            state = self.forth(row, state)
+            states.append(state)
+        for each in states:
+            upper = torch.tanh(upper + each).mul(0.75)
+        return F.cross_entropy(self.head(torch.cat([upper, states[-1]], 1)), words[:, 0])
+
+
+def steps(kind: type[Network], sizes: Sequence[tuple[int, int]], *, read_before: bool = False) -> LazyStatistics:
+    """Steps of training with batches and lengths that change: losses and weights as in eager mode."""
+    torch.manual_seed(0)
+    network = kind()
+    twin = copy.deepcopy(network)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (network, twin)]
+
+    def step(number: int, *given: Tensor) -> float:
+        optimizers[number].zero_grad()
+        loss = (network, twin)[number](*given)
+        if read_before:
+            loss.item()
+        loss.backward()
+        optimizers[number].step()
+        return loss.item()
+
+    for batch, length in sizes:
+        ids, words = torch.randint(0, WORDS, (batch, length)), torch.randint(0, WORDS, (batch, length))
+        with disc.lazy():
+            loss = step(0, ids, words)
+        assert loss == pytest.approx(step(1, ids, words), abs=1e-5)
+        for ours, expected in zip(network.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    return disc.lazy.stats()
+
+
+FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
+
+
+@pytest.mark.parametrize("kind", [BothDirections, TwoLayers])
+def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
+    found = steps(kind, FIRST + FURTHER)
+    assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
+
+
+def test_a_number_that_goes_with_the_steps_becomes_general() -> None:
+    found = steps(NextWord, [*FIRST, *FURTHER, (4, 17), (4, 17)])
+    assert (found.compiles, found.hits) == (2, 4)
+
+
+def test_gradients_are_asked_for_once_the_loss_has_been_read() -> None:
+    found = steps(TwoLayers, FIRST + FURTHER[:4], read_before=True)
+    assert found.shared >= 2 and not found.refused
+
+
+def states_of(x: Tensor, weight: Tensor) -> tuple[list[Tensor], Tensor]:
+    state, states = torch.zeros(x.shape[0], weight.shape[0]), list[Tensor]()
+    for t in range(x.shape[1]):
+        state = torch.tanh(x[:, t : t + 1].squeeze(1) + state @ weight)
+        states.append(state)
+    return states, torch.stack(states[::-1]).sum(0) + states[0]
+
+
+def test_all_states_are_held_and_rows_keep_their_dim() -> None:
+    weight = torch.randn(6, 6) * 0.3
+    for length in (9, 9, 12, 12, 2, 2, 10, 10):
+        x = torch.randn(3, length, 6)
+        with torch.no_grad(), disc.lazy():
+            states, total = states_of(x, weight)
+            first = states[0].tolist()
+        expected, sum_of_them = states_of(x, weight)
+        for ours, mine in zip((torch.tensor(first), *states, total), (expected[0], *expected, sum_of_them), strict=True):
+            torch.testing.assert_close(ours, mine, atol=1e-5, rtol=1e-5)
+    assert disc.lazy.stats().shared >= 2
+
+
+def test_layers_with_weights_of_their_own_are_no_loop() -> None:
+    def deep(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        for each in weights:
+            x = torch.tanh(x @ each)
+        return x
+
+    weights = [torch.randn(5, 5) for _ in range(12)]
+    for count in (12, 12, 12, 10, 10, 10):
+        x = torch.randn(3, 5)
+        with torch.no_grad(), disc.lazy():
+            found = deep(x, weights[:count]).tolist()
+        torch.testing.assert_close(torch.tensor(found), deep(x, weights[:count]), atol=1e-5, rtol=1e-5)
+    assert (disc.lazy.stats().compiles, disc.lazy.stats().shared) == (2, 0)
