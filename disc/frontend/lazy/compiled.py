@@ -268,6 +268,8 @@ class _Tracing(Outline):
             if not self.tensors[number].requires_grad:
                 continue
             held, before = each.grad, self.run.gradients.get(number)
+            if held is not None and self.tensors[number].grad is None:
+                raise NotCompiledError("a loop has a gradient of zeros where PyTorch has none")
             same = next((n for n, other in enumerate(inputs) if other is held), None) if held is not None else None
             if held is None and before is not None:
                 self.gradients[number] = None

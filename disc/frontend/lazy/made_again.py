@@ -78,8 +78,9 @@ class MadeAgain:
     # --- loops ---------------------------------------------------------------------------------------------------------------------------
 
     def _scan(self, place: int, part: Part, values: Values, symbols: Mapping[str, object]) -> None:
-        loop = self.unrolled.loops[place]
         body = self.unrolled.steps[part.first : part.first + part.period]
+        wanted = {number for mine, number in (*self.finals, *self.stacked) if mine == place}
+        loop = self.unrolled.loops[place].needed_for(wanted, [each.first - part.value for each in body])
         carried, rows = loop.of_kind(Carried), list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
         outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
         if not rows:

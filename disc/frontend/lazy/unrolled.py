@@ -8,14 +8,15 @@ traces that differ by the numbers of steps alone have the same names by parts, a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from disc.frontend.lazy.calls import GRADIENT, PASSES, SET_GRADIENT, Counted, Input, Scalar, Value, references
+from disc.frontend.lazy.calls import GRADIENT, PASSES, SET_GRADIENT, Counted, Input, Scalar, Value, references, writes
 from disc.frontend.lazy.outline import Outline
 from disc.frontend.lazy.traces import Made, Step
 from disc.frontend.loops_found import FEWEST_STEPS, MOST_TRIED, Run, runs
@@ -100,6 +101,16 @@ class Loop:
     def of_kind(self, kind: type) -> list[Any]:
         """The different sources of a kind, in the order of their first use."""
         return list(dict.fromkeys(each for found in self.sources.values() for each in found if isinstance(each, kind)))
+
+    def needed_for(self, wanted: Iterable[int], firsts: Sequence[int]) -> Loop:
+        """The loop without the calls that these values do not need. firsts: the first value of each call."""
+        needed, pending = set[int](), list(wanted)
+        while pending:
+            call = bisect_right(firsts, pending.pop()) - 1
+            if call not in needed:
+                needed.add(call)
+                pending += [each.number for each in self.sources.get(call, ()) if isinstance(each, Local | Carried)]
+        return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut)
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,7 @@ class Unrolled:
         place = 0
         while place < len(self.steps):
             place = self._append_loop(place, candidates) or self._append_call(place)
-        if not self.loops:
+        if not self.loops or not self._is_apart():
             self.take_calls()
 
     def take_calls(self) -> None:
@@ -237,7 +248,31 @@ class Unrolled:
             if loop is None:
                 return False
             place = self._append(place, len(calls), count, loop)
-        return place == len(self.steps) and self.key() == pattern.key
+        return place == len(self.steps) and self.key() == pattern.key and self._is_apart()
+
+    def _is_apart(self) -> bool:
+        """Whether nothing is written that shares memory with what loops make: a scan's results have memory of their own. Rows that are read
+        outside of their loop share that of their sequence."""
+        kept = {self._root(rows.of) for loop in self.loops.values() for rows in loop.cut.values()}
+        for part in self.parts:
+            step = self.steps[part.first]
+            if part.kind != "call" or not step.writes:
+                continue
+            everything = not writes(step.func, step.kwargs)  # by its name, it may write any
+            written = references((step.args if everything else step.args[:1], step.kwargs if everything else step.kwargs.get("out")))
+            roots = {self._root(self.tensor(each)) for each in written}
+            if any(isinstance(each, Name) and self.parts[each.part].kind == "loop" for each in roots) or not roots.isdisjoint(kept):
+                return False
+        return True
+
+    def _root(self, tensor: Tensor | Every) -> Tensor | Every:
+        """Whose memory it has."""
+        if not isinstance(tensor, Name):
+            return tensor
+        part = self.parts[tensor.part]
+        step = part.count - 1 if tensor.step is None else tensor.step
+        above = self.outline.made[part.value + step * part.width + tensor.number].root
+        return tensor if above is None else self.tensor(above)
 
     def _repeated(self, place: int, calls: tuple[Hashable, ...], most: int | None) -> int:
         """How often the calls from a place on are these."""
@@ -295,7 +330,7 @@ class Unrolled:
     def _match(self, first: int, period: int, count: int) -> Loop | None:
         """The loop that calls are, or None."""
         steps = [self.steps[first + number * period :][:period] for number in range(count)]
-        if not all(map(_may_repeat, steps[0])):
+        if not all(map(_may_repeat, steps[0])) or not self._keeps_gradients(steps[0]):
             return None
         start = steps[0][0].first
         width = sum(map(_made, steps[0]))
@@ -317,6 +352,18 @@ class Unrolled:
                 return None
             loop.sources[place] = found
         return loop if self._keeps_kinds(loop, steps[0], start) else None
+
+    def _keeps_gradients(self, body: Sequence[Step]) -> bool:
+        """Whether gradients go through all calls of a step, or through none: a scan gives zeros where PyTorch has no gradient."""
+        if not any(step.context.grad for step in body):
+            return True
+        for step in body:
+            given = [self.outline.tensors[each.number] if isinstance(each, Input) else self.outline.made[each.number]
+                     for each in references((step.args, step.kwargs))]  # fmt: skip
+            made = [each for each in step.results if isinstance(each, Made)]
+            if any(each.requires_grad for each in given) and not all(each.requires_grad for each in made):
+                return False
+        return True
 
     def _source(self, given: Sequence[Value | Input], start: int, width: int, loop: Loop) -> Source | None:
         """What one operand is in all steps; start: the first value of the first step, width: how many values one makes."""

@@ -89,6 +89,7 @@ def steps(kind: type[Network], sizes: Sequence[tuple[int, int]], *, read_before:
         assert loss == pytest.approx(step(1, ids, words), abs=1e-5)
         for ours, expected in zip(network.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+            assert (ours.grad is None) == (expected.grad is None)
     return disc.lazy.stats()
 
 
@@ -145,3 +146,57 @@ def test_layers_with_weights_of_their_own_are_no_loop() -> None:
             found = deep(x, weights[:count]).tolist()
         torch.testing.assert_close(torch.tensor(found), deep(x, weights[:count]), atol=1e-5, rtol=1e-5)
     assert (disc.lazy.stats().compiles, disc.lazy.stats().shared) == (2, 0)
+
+
+class WrittenBehind(Network):
+    """A state that is in the list of all states is written in place behind the loop."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, states = torch.tanh(self.embedding(ids).sum(1) @ self.forth.weight_ih[:WIDTH, :]), list[Tensor]()
+        for row in self.embedding(ids).unbind(1):
+            state = torch.sin(state + row)
+            states.append(state)
+        states[-1].mul_(3)
+        return torch.stack(states).square().mean()
+
+
+class ChosenWords(Network):
+    """The next word is what the step before found likeliest: no gradient goes to the head, which PyTorch leaves without one."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, word, states = self.zeros(ids), ids[:, 0], list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(self.embedding(word) + self.embedding(ids[:, t]), state)
+            word = self.head(torch.cat([state, state], 1)).argmax(1)
+            states.append(state)
+        return torch.stack(states).square().mean()
+
+
+class Truncated(Network):
+    """Outputs that nobody uses; a state that is let go of in every step."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, loss, unused = self.zeros(ids), torch.zeros(()), list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(self.embedding(ids[:, t]), state.detach())
+            loss = loss + state.square().mean()
+            unused.append(self.head(torch.cat([state, state], 1)))
+        return loss
+
+
+@pytest.mark.parametrize("kind", [WrittenBehind, ChosenWords, Truncated])
+def test_what_a_scan_would_change_is_no_loop(kind: type[Network]) -> None:
+    steps(kind, [(4, 9)] * 4 + [(3, 10)] * 2)
+
+
+def test_values_that_nobody_needs_have_no_gradients() -> None:
+    class Unused(Network):
+        def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+            state, unused = self.zeros(ids), list[Tensor]()
+            for t in range(ids.shape[1]):
+                state = self.forth(self.embedding(ids[:, t]), state)
+                unused.append(self.head(torch.cat([state, state], 1)))
+            return state.square().mean()
+
+    found = steps(Unused, [(4, 9)] * 4 + [(3, 10)] * 2)
+    assert (found.compiles, found.shared, found.hits) == (1, 1, 2)
