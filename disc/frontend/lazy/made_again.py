@@ -87,6 +87,8 @@ class MadeAgain:
             raise NotCompiledError("no tensor says how many steps a loop has", body[0])
         values.over |= {(place, each): self._over(each, place, part, values) for each in rows}
         over = [values.over[place, each] for each in rows]
+        for number in loop.cut:  # before the loop says which sizes are equal: those of its rows are known first
+            self._note((place, number), values.tensor(Name(place, number)))
         names = list(dict.fromkeys(name for n in loop.sources for name in self.numbers[place, n] if isinstance(name, str)))
         starts = [values.tensor(each.start) for each in carried] or [torch.zeros((), device=over[0].device)]
         further = [*(values.tensor(each) for each in outer), *(symbols[name] for name in names)]
@@ -121,8 +123,6 @@ class MadeAgain:
             for n, leaf in enumerate(self._results(call, self._given((place, number), symbols), operands, operands, values)):
                 made[first + n] = leaf
                 self._note((place, first + n), leaf)
-        for number, taken in loop.cut.items():
-            self._note((place, number), known[taken])
         return made
 
     def _over(self, rows: Rows, place: int, part: Part, values: Values) -> torch.Tensor:

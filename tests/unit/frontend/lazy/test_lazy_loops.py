@@ -93,10 +93,20 @@ def steps(kind: type[Network], sizes: Sequence[tuple[int, int]], *, read_before:
     return disc.lazy.stats()
 
 
+class Series(Network):
+    """The cell asks how many dims a row has, before it is known that it has as many rows as its state."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        x, state = torch.linspace(-1, 1, WIDTH) * ids.unsqueeze(-1), self.zeros(ids)
+        for t in range(ids.shape[1]):
+            state = self.forth(x[:, t], state)
+        return state.square().mean()
+
+
 FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
 
 
-@pytest.mark.parametrize("kind", [BothDirections, TwoLayers])
+@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series])
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
