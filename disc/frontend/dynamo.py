@@ -55,6 +55,7 @@ from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
+from disc.ral.executable import called_by_position
 from disc.targets.cuda import target_for
 from disc.targets.select import select_targets
 
@@ -485,7 +486,7 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
             with profiler.record_function(label):
                 results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
         else:
-            results = executable.run(*inputs)
+            results = called_by_position(executable, inputs)
         return [results] if single else cast("Sequence[object]", results)
 
     return run

@@ -273,11 +273,6 @@ class Executable:
                 raise self._with_hint(error, inputs) from error.__cause__
         return self._explained(call, tensors, out)
 
-    def run(self, *inputs: object) -> object:
-        """A call with the program's own inputs by position, for code of ours that calls often: no profiler sees its kernels. Raises as a
-        call."""
-        return self._explained(self._call, inputs, None)
-
     def _explained(self, call: Callable[[tuple[object, ...], object], object], inputs: tuple[object, ...], out: object) -> object:
         try:
             return call(inputs, out)
@@ -706,6 +701,11 @@ def _structured(call: Callable[[tuple[object, ...], object], object], structure:
         return build(cast("tuple[object, ...]", results)) if out is None else results
 
     return run
+
+
+def called_by_position(executable: Executable, inputs: Sequence[object]) -> object:
+    """A call with the program's inputs by position, for code of ours that calls often: no profiler sees its kernels. Raises as a call."""
+    return executable._explained(executable._call, tuple(inputs), None)
 
 
 def _check_fixed(record: FixedRecord, value: object) -> None:

@@ -221,7 +221,7 @@ def test_repr_of_an_executable() -> None:
     assert repr(linear) == f"<disc.Executable (input: f32[S0, 4]) -> (f32[S0, 3]), {linear.isa}, 1 thread>"
     shown = {name for name in dir(linear) if name[0] != "_"}
     assert shown == {
-        "batch", "explain", "flat", "graphs", "inputs", "isa", "manifest", "outputs", "profile", "run", "save", "state", "stats", "sweep",
+        "batch", "explain", "flat", "graphs", "inputs", "isa", "manifest", "outputs", "profile", "save", "state", "stats", "sweep",
         "synchronize", "threads", "trace", "verify",
     }  # fmt: skip
 
