@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import operator
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +52,7 @@ from disc.frontend.registered import graph_compiler
 from disc.frontend.replaced import replaced
 from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
+from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 from disc.ral.executable import called_by_position
@@ -194,12 +194,10 @@ def _partition(
     keeps; what has the least arithmetic for its bytes is computed again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
     Cost", chosen as a knapsack)."""
     roll_loops(joint)
+    keep_drawn(joint.graph)
     for node in joint.graph.nodes:
         if node.target is torch.ops.aten.flip.default and node.meta.get("partitioner_tag") == "is_backward":
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        if node.op == "call_function" and is_random(node.target):
-            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
-                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     with partition_settings.patch(activation_memory_budget=memory):
         return min_cut_rematerialization_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
 

@@ -81,18 +81,24 @@ def _partitioned(step: Callable[..., object], given: tuple[object, ...], changin
     functional = torch.func.functionalize(plain, remove="mutations")
     plain = materialize_as_graph(functional, given, exclude_key_set=excluded, subgraph_decomp_table={})
     joint = create_hop_joint_graph(plain, given, functionalize=True)  # pyright: ignore[reportArgumentType]
-    graph, inputs = joint.joint_gm.graph, list(joint.joint_gm.graph.find_nodes(op="placeholder"))
-    changed = {*inputs[:changing], *inputs[len(given) :]}
-    for node in (each for each in graph.nodes if each.op == "call_function"):
-        if is_random(node.target) or draws_in_eager(node.target):
-            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
-                changed.add(kept)
-                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        elif not changed.isdisjoint(node.all_input_nodes):
+    graph = joint.joint_gm.graph
+    inputs = list(graph.find_nodes(op="placeholder"))
+    changed = {*inputs[:changing], *inputs[len(given) :], *keep_drawn(graph)}
+    for node in (each for each in graph.nodes if each.op == "call_function" and each not in changed):
+        if not changed.isdisjoint(node.all_input_nodes):
             changed.add(node)
         elif isinstance(node.meta.get("val"), Tensor):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return joint.partition(min_cut_rematerialization_partition, always_recompute_complex_exprs=True)
+
+
+def keep_drawn(graph: fx.Graph) -> set[fx.Node]:
+    """Has a partition keep what is drawn for the backward pass, which would draw anew. Returns these nodes."""
+    drawn = [node for node in graph.nodes if node.op == "call_function" and (is_random(node.target) or draws_in_eager(node.target))]
+    kept = {each for node in drawn for each in (node, *(user for user in node.users if user.target is operator.getitem))}
+    for node in kept:
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return kept
 
 
 class _Copying(ScanAutogradImpl):

@@ -120,7 +120,7 @@ class _Tracing(Outline):
         self.fakes = [self._fake(number) for number in range(len(self.tensors))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
         self.general: dict[str, torch.SymInt | torch.Tensor] = {}
-        self.again = MadeAgain(self, self.unrolled, self._numbers())
+        self.calls = MadeAgain(self, self.unrolled, self._numbers())
 
     # --- what goes in -----------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class _Tracing(Outline):
                     mine.requires_grad_()
             for leaf, number in run.gradients.items():
                 inputs[leaf].grad = inputs[number]
-            results = self._results(inputs, self.again.values(inputs, symbols))
+            results = self._results(inputs, self.calls.values(inputs, symbols))
         return [from_fun(each) for each in results]
 
     def _as_twins(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -240,7 +240,7 @@ class _Tracing(Outline):
 
     def _outputs(self) -> list[Output]:
         """What of the needed values the program returns: of a loop, the last value, or those of all steps."""
-        finals, found = self.again.finals, list[Output]()
+        finals, found = self.calls.finals, list[Output]()
         for name in map(self.unrolled.name, self.needed):
             loop = self.unrolled.parts[name.part].kind == "loop"
             found.append(name if not loop or (name.step is None and (name.part, name.number) in finals) else Every(name.part, name.number))
@@ -283,11 +283,11 @@ class _Tracing(Outline):
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
         symbols = list(dict.fromkeys([*general, *(size for each in self.inputs for size in each if isinstance(size, str))]))
         known = set(symbols)
-        shapes = {place: [each if isinstance(each, int) else formula(each) for each in sizes] for place, sizes in self.again.shapes.items()
+        shapes = {place: [each if isinstance(each, int) else formula(each) for each in sizes] for place, sizes in self.calls.shapes.items()
                   if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= known
                          for each in sizes)}  # fmt: skip
-        counts = {place: formula(each) for place, each in self.again.counts.items()}
-        numbers = Numbers(symbols, self.inputs, self.again.numbers)
+        counts = {place: formula(each) for place, each in self.calls.counts.items()}
+        numbers = Numbers(symbols, self.inputs, self.calls.numbers)
         written = {} if self.differentiable else self.written
         repeatable = self.differentiable and not self.draws and not self.writes
         effects = (self.places, written, self.gradients)
@@ -326,7 +326,7 @@ class _Again(torch.nn.Module):
     def forward(self, *given: Any) -> list[torch.Tensor]:
         count = len(self.again.fakes)
         inputs = self.again._as_twins(given[:count])
-        values = self.again.again.values(inputs, dict(zip(self.again.general, given[count:], strict=True)))
+        values = self.again.calls.values(inputs, dict(zip(self.again.general, given[count:], strict=True)))
         self.again._check_writes(inputs)
         return [values.sequence(output) for output in self.again.places]
 

@@ -84,10 +84,10 @@ class Family:
     program: Program
     varied: set[tuple[int, int, int]] = field(default_factory=set)
 
-    def of(self, outline: Outline) -> Variant | None:
+    def of(self, outline: Outline, facts: Facts) -> Variant | None:
         """The variant of a trace, if that differs by numbers of steps alone, and as guards allow. Notes which other numbers do."""
         unrolled = Unrolled(outline)
-        variant = self.variant(outline, unrolled) if Facts.of(outline) == self.facts and unrolled.follow(self.pattern) else None
+        variant = self.variant(outline, unrolled) if facts == self.facts and unrolled.follow(self.pattern) else None
         if variant is None or variant.fits(outline.run) is not None:
             return variant
         for place, part in enumerate(unrolled.parts):

@@ -44,7 +44,7 @@ from disc.frontend.lazy.calls import (
 )
 from disc.frontend.lazy.compiled import compile_run
 from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
-from disc.frontend.lazy.families import Family
+from disc.frontend.lazy.families import Facts, Family
 from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
@@ -574,8 +574,9 @@ class Recorder(TorchFunctionMode):
             outline = Outline(run, run.here.segment)
         except NotCompiledError:
             return False
+        facts = Facts.of(outline)
         for family in self._families:
-            variant = family.of(outline)
+            variant = family.of(outline, facts)
             if variant is not None:
                 self._add(run, variant)
                 self.statistics.shared += 1

@@ -129,10 +129,6 @@ class Unrolled:
         self.parts, self.loops = list[Part](), dict[int, Loop]()
         self.where: list[tuple[int, int, int]] = []
 
-    def __bool__(self) -> bool:
-        """Whether there are loops."""
-        return bool(self.loops)
-
     # --- names -------------------------------------------------------------------------------------------------------------------------
 
     def append(self, part: Part) -> None:
