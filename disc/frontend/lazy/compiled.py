@@ -283,7 +283,7 @@ class _Tracing(Outline):
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
         symbols = list(dict.fromkeys([*general, *(size for each in self.inputs for size in each if isinstance(size, str))]))
         known = set(symbols)
-        shapes = {place: [each if isinstance(each, int) else formula(each) for each in sizes] for place, sizes in self.calls.shapes.items()
+        shapes = {place: [formula(each) for each in sizes] for place, sizes in self.calls.shapes.items()
                   if all(isinstance(each, int) or {str(symbol) for symbol in cast("sympy.Expr", each).free_symbols} <= known
                          for each in sizes)}  # fmt: skip
         counts = {place: formula(each) for place, each in self.calls.counts.items()}

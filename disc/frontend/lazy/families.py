@@ -132,6 +132,8 @@ def _guard(count: Formula, steps: int) -> Guard:
 
 def formula(expression: object) -> Formula:
     """As a function of its symbols."""
+    if isinstance(expression, int):
+        return expression
     expr = cast("sympy.Expr", expression)
     names = tuple(sorted(str(symbol) for symbol in expr.free_symbols))
     if not names and isinstance(expr, sympy.Integer):

@@ -143,6 +143,15 @@ def test_all_states_are_held_and_rows_keep_their_dim() -> None:
     assert disc.lazy.stats().shared >= 2
 
 
+def test_a_loop_over_a_tensor_that_is_kept_has_a_fixed_number_of_steps() -> None:
+    x, weight = torch.randn(3, 9, 6), torch.randn(6, 6) * 0.3  # what is given again has fixed sizes, as weights have
+    for _ in range(3):
+        with torch.no_grad(), disc.lazy():
+            total = states_of(x, weight)[1].tolist()
+        torch.testing.assert_close(torch.tensor(total), states_of(x, weight)[1], atol=1e-5, rtol=1e-5)
+    assert (disc.lazy.stats().compiles, disc.lazy.stats().hits) == (1, 1)
+
+
 def test_layers_with_weights_of_their_own_are_no_loop() -> None:
     def deep(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         for each in weights:
