@@ -50,10 +50,11 @@ class LazyTensor(torch.Tensor):
         return real(self).__reduce_ex__(protocol)  # pyright: ignore[reportArgumentType]
 
     def __getattr__(self, name: str) -> Any:
-        """What somebody has set on the tensor that this one stands for."""
-        if name.startswith("__") or name == "_is_param":
-            raise AttributeError(name)
-        return getattr(real(self), name)
+        """What somebody has set on the tensor that this one stands for: nothing before that is there. Modules ask whatever they are given
+        whether it is a parameter or a buffer."""
+        if name.startswith("__") or self._value is None:
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+        return getattr(self._value, name)
 
 
 # Native code that does not ask fails on it, or what it gives has no values to read. Where a number is wanted, PyTorch takes it, and asks.
