@@ -1,4 +1,4 @@
-"""Gradients of `scan`: PyTorch's own, but for what a step keeps for them.
+"""Gradients of `scan`: PyTorch's own, but for what a step keeps for them, and results without gradients (integers), which PyTorch refuses.
 
 What it keeps, and the gradients themselves, are copies, since results of a body must not share memory, and halves of one tensor do.
 Lowered, a copy is none. What is the same in every step is not kept once per step, what is drawn is kept. That what backward adds up in
@@ -11,6 +11,7 @@ import importlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -18,7 +19,7 @@ from torch._C import DispatchKey
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._higher_order_ops.partitioner import HopPartitionedGraph, create_hop_joint_graph
 from torch._higher_order_ops.scan import ScanAutogradImpl, ScanAutogradOp, scan_op
-from torch._higher_order_ops.utils import materialize_as_graph
+from torch._higher_order_ops.utils import materialize_as_graph, prepare_fw_with_masks_all_requires_grad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -29,13 +30,26 @@ from disc.frontend.replaced import replaced
 
 # `torch._higher_order_ops` has the function under the name of its module.
 _scan = importlib.import_module("torch._higher_order_ops.scan")
+_utils = importlib.import_module("torch._higher_order_ops.utils")
 
 
 @contextmanager
 def gradients_of_scans() -> Iterator[None]:
     """Within, gradients of `scan` are these. What traces holds a lock meanwhile."""
-    with python_kernels({(scan_op, DispatchKey.Autograd): _differentiable}), replaced({(_scan, "ScanAutogradImpl"): _Copying}):
+    replacements = {(_scan, "ScanAutogradImpl"): _Copying, (_utils, "prepare_fw_with_masks_all_requires_grad"): _with_tangents}
+    with python_kernels({(scan_op, DispatchKey.Autograd): _differentiable}), replaced(replacements):
         yield
+
+
+def _with_tangents(step: Callable[..., object]) -> Callable[..., tuple[Any, list[bool]]]:
+    """As PyTorch prepares a step's function, but every result has a tangent, as it has in the graph, integers too."""
+    prepared = prepare_fw_with_masks_all_requires_grad(step)
+
+    def results_and_mask(*operands: object) -> tuple[Any, list[bool]]:
+        results, _ = prepared(*operands)
+        return results, [True] * len(results)
+
+    return results_and_mask
 
 
 def _differentiable(

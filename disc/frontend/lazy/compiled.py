@@ -294,7 +294,8 @@ class _Tracing(Outline):
         common = (Facts.of(self), self.unrolled.pattern(), numbers, general, self._guards(), shapes, counts)
         family = Family(*common, *effects, repeatable, program)
         variant = family.variant(self, self.unrolled)
-        assert variant is not None
+        if variant is None:
+            raise NotCompiledError("gradients of a loop's values go to different inputs")
         return family, variant
 
     def _guards(self) -> list[Guard]:

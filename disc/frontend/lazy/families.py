@@ -87,7 +87,8 @@ class Family:
     def of(self, outline: Outline, facts: Facts) -> Variant | None:
         """The variant of a trace, if that differs by numbers of steps alone, and as guards allow. Notes which other numbers do."""
         unrolled = Unrolled(outline)
-        variant = self.variant(outline, unrolled) if facts == self.facts and unrolled.follow(self.pattern) else None
+        alike = facts == self.facts and unrolled.follow(self.pattern) and self._has_gradients(outline)
+        variant = self.variant(outline, unrolled) if alike else None
         if variant is None or variant.fits(outline.run) is not None:
             return variant
         for place, part in enumerate(unrolled.parts):
@@ -98,8 +99,16 @@ class Family:
                                        if not isinstance(one, str) and one != other)  # fmt: skip
         return None
 
+    def _has_gradients(self, outline: Outline) -> bool:
+        """Whether the inputs that a run of PyTorch has left with gradients are those to which the program gives some."""
+        before = outline.run.gradients
+        given = [
+            (each, self.gradients.get(number, before.get(number))) for number, each in enumerate(outline.tensors) if each.requires_grad
+        ]
+        return outline.differentiable or all((each.grad is None) == (found is None) for each, found in given)
+
     def variant(self, outline: Outline, unrolled: Unrolled) -> Variant | None:
-        """Of a trace of the family, unless another value of it is needed."""
+        """Of a trace of the family, unless another value of it is needed, or gradients do not go the same way."""
         values, rows = dict[int, int](), dict[int, tuple[int, int]]()
         for number in outline.needed:
             name = unrolled.name(number)
@@ -109,6 +118,13 @@ class Family:
                 rows[number] = self.outputs[Every(name.part, name.number)], unrolled.where[number][2]
             else:
                 return None
+        reached = dict[int, frozenset[int]]()
+        for number, found in outline.reached.items():
+            place = values[number] if number in values else rows[number][0]
+            if reached.setdefault(place, found) != found:
+                return None
+        differentiable = {number for number, each in enumerate(outline.tensors) if each.requires_grad}
+        everywhere = all(each == differentiable for each in reached.values())
         versions = outline.segment.written
         effects = Effects(
             values, rows, self.written, self.gradients, outline.views, frozenset() if outline.differentiable else outline.freed,
@@ -119,7 +135,7 @@ class Family:
         made = [*values, *rows, *(number for number, _, _ in outline.views)]
         return Variant(
             self.numbers.symbols, self.numbers.binding(unrolled, made), self.general, guards, shapes, effects, self.program, outline.steps,
-            outline.differentiable, self.repeatable, f"disc.lazy: {outline.steps[-1].line}",
+            outline.differentiable, self.repeatable, {} if everywhere else reached, f"disc.lazy: {outline.steps[-1].line}",
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled, scaled
 from disc.frontend.lazy.outline import NotCompiledError, Outline
+from disc.frontend.lazy.reached import leave_others
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.traces import Made, Step
 from disc.frontend.lazy.unrolled import STACKING, Carried, Every, Local, Loop, Name, Part, Rows, Source, Tensor, Unrolled
@@ -80,7 +81,8 @@ class MadeAgain:
     def _scan(self, place: int, part: Part, values: Values, symbols: Mapping[str, object]) -> None:
         body = self.unrolled.steps[part.first : part.first + part.period]
         wanted = {number for mine, number in (*self.finals, *self.stacked) if mine == place}
-        loop = self.unrolled.loops[place].needed_for(wanted, [each.first - part.value for each in body])
+        firsts = [each.first - part.value for each in body]
+        loop = self.unrolled.loops[place].needed_for(wanted, firsts)
         carried, rows = loop.of_kind(Carried), list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
         outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
         if not rows:
@@ -90,8 +92,9 @@ class MadeAgain:
         for number in loop.cut:  # before the loop says which sizes are equal: those of its rows are known first
             self._note((place, number), values.tensor(Name(place, number)))
         names = list(dict.fromkeys(name for n in loop.sources for name in self.numbers[place, n] if isinstance(name, str)))
-        starts = [values.tensor(each.start) for each in carried] or [torch.zeros((), device=over[0].device)]
-        further = [*(values.tensor(each) for each in outer), *(symbols[name] for name in names)]
+        made = [self.outline.made[part.value + n] for n in range(part.width)]
+        starts = [_apart(values.tensor(each.start)) for each in carried] or [torch.zeros((), device=over[0].device)]
+        over, outside = list(map(_apart, over)), [_apart(values.tensor(each)) for each in outer]
         # PyTorch takes no gradients of a scan that stacks nothing
         stacked = sorted(number for mine, number in self.stacked if mine == place) or [each.number for each in carried[:1]]
 
@@ -99,21 +102,30 @@ class MadeAgain:
             known = dict[Source, Any](zip((*carried, *rows, *outer), (*operands[: len(carried)], *operands[len(starts) :]), strict=False))
             known |= {each: known[each].unsqueeze(each.dim) for each in rows if each.kept}
             named = dict(zip(names, operands[len(operands) - len(names) :], strict=True))
-            made = self._made_in_step(place, part, loop, body, known, {**symbols, **named}, values)
-            state = [made[each.number] for each in carried] or [operands[0]]
-            return [each.clone() for each in (*state, *(made[number] for number in stacked))]
+            results = self._made_in_step(place, part, loop, body, known, {**symbols, **named}, values)
+            results |= {number: known[each] for number, each in loop.cut.items()}
+            state = [results[each.number] for each in carried] or [operands[0]]
+            return [each.clone() for each in (*state, *(results[number] for number in stacked))]
 
-        found = scan_op(step, [_apart(each) for each in starts], [_apart(each) for each in over], tuple(map(_apart, further)))
+        found = scan_op(step, starts, over, (*outside, *(_apart(symbols[name]) for name in names)))
+        operands = dict(zip((*(carried or [None]), *rows, *outer), (*starts, *over, *outside), strict=True))
+        reached = dict[int, frozenset[int]]()
+        for number, value in enumerate([*(each.number for each in carried), *stacked], len(starts) - len(carried)):
+            if made[value].requires_grad:
+                given = loop.gradients_of(value, firsts, made)
+                reached[number] = frozenset(place for place, each in enumerate(operands) if each in given)
+        leave_others(found, list(operands.values()), reached)
         for each, final in zip(carried, found, strict=False):
-            values.finals[place, each.number] = final
+            values.finals[place, each.number] = final if made[each.number].requires_grad else final.detach()
         for number, every in zip(stacked, found[len(starts) :], strict=True):
-            values.stacked[place, number] = every
+            values.stacked[place, number] = every if made[number].requires_grad else every.detach()
 
     def _made_in_step(
         self, place: int, part: Part, loop: Loop, body: Sequence[Step], known: Mapping[Source, Any], symbols: Mapping[str, object],
         values: Values,
     ) -> dict[int, torch.Tensor]:  # fmt: skip
-        """The values of a step by their numbers."""
+        """The values of a step by their numbers. Those that no gradients go through are let go of: the graph of a step does not know where
+        gradients were off."""
         made = dict[int, torch.Tensor]()
         for number, call in enumerate(body):
             first = call.first - part.value
@@ -121,7 +133,7 @@ class MadeAgain:
                 continue
             operands = _InOrder(made[each.number] if isinstance(each, Local) else known[each] for each in loop.sources[number])
             for n, leaf in enumerate(self._results(call, self._given((place, number), symbols), operands, operands, values)):
-                made[first + n] = leaf
+                made[first + n] = leaf if self.outline.made[call.first + n].requires_grad else leaf.detach()
                 self._note((place, first + n), leaf)
         return made
 

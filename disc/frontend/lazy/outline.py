@@ -8,6 +8,7 @@ from typing import cast
 import torch
 
 from disc.frontend.lazy.calls import BACKWARD, DETACHING, GRADIENT, PASSES, SET_GRADIENT, Input, Value, references
+from disc.frontend.lazy.reached import reached
 from disc.frontend.lazy.traces import Made, Run, Segment, Step
 
 
@@ -25,7 +26,8 @@ class Outline:
 
     tensors: that go in; made: what is known of every value; needed: numbers of the values that outlive the run; views: those of them that
     are taken anew, as value, step, and place among its results; freed: those whose backward pass has been. differentiable: whether
-    gradients of values may be asked for later; gradients: then, input → what its gradient becomes. twins: input → the one in the same
+    gradients of values may be asked for later; gradients: then, input → what its gradient becomes, and reached: value → the inputs that
+    gradients of it go to. twins: input → the one in the same
     memory that stands for it; sharing: inputs that share memory, and are others to the program.
     """
 
@@ -39,6 +41,7 @@ class Outline:
     differentiable: bool = field(init=False)
     views: list[tuple[int, int, int]] = field(default_factory=list)
     gradients: dict[int, int | Input | None] = field(default_factory=dict)
+    reached: dict[int, frozenset[int]] = field(default_factory=dict)
     twins: dict[int, int] = field(default_factory=dict)
     sharing: set[int] = field(default_factory=set)
 
@@ -81,6 +84,7 @@ class Outline:
                 line = makers[kept[0]][1].line
                 raise NotCompiledError(f"gradients of a value made at {line} may be asked for after backward()", self._first_pass())
             self.needed = live
+            self.reached = {number: reached(real[number], self.tensors) for number in kept}
             self._follow_gradients()
             return
         needed, views = dict[int, None](), dict[int, None]()

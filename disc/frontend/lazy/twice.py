@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node, get_gradient_edge
+
+from disc.frontend.lazy.reached import Edge, by_edges
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -56,11 +57,7 @@ def differentiate_twice(
     node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
 
 
-def _of_edges(edges: Sequence[tuple[Node | None, int]], inputs: Sequence[torch.Tensor]) -> list[Any]:
+def _of_edges(edges: Sequence[Edge], inputs: Sequence[torch.Tensor]) -> list[Any]:
     """The inputs that gradients go to, by the edges of a program's node."""
-    known = {}
-    for each in inputs:
-        if each.requires_grad:
-            edge = get_gradient_edge(each)
-            known[edge.node, edge.output_nr] = each
-    return [known.get(edge) for edge in edges]
+    known = by_edges(inputs)
+    return [inputs[known[edge]] if edge in known else None for edge in edges]

@@ -112,6 +112,19 @@ class Loop:
                 pending += [each.number for each in self.sources.get(call, ()) if isinstance(each, Local | Carried)]
         return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut)
 
+    def gradients_of(self, wanted: int, firsts: Sequence[int], made: Sequence[Made]) -> set[Source]:
+        """The operands from outside that gradients of a value go to. made: what is known of the values of a step."""
+        found, seen, pending = set[Source](), set[int](), [wanted]
+        while pending:
+            number = pending.pop()
+            if number in seen or not made[number].requires_grad:
+                continue
+            seen.add(number)
+            given = [self.cut[number]] if number in self.cut else self.sources[bisect_right(firsts, number) - 1]
+            found |= {each for each in given if not isinstance(each, Local)}
+            pending += [each.number for each in given if isinstance(each, Local | Carried)]
+        return found
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -326,7 +339,7 @@ class Unrolled:
     def _match(self, first: int, period: int, count: int) -> Loop | None:
         """The loop that calls are, or None."""
         steps = [self.steps[first + number * period :][:period] for number in range(count)]
-        if not all(map(_may_repeat, steps[0])) or not self._keeps_gradients(steps[0]):
+        if not all(map(_may_repeat, steps[0])):
             return None
         start = steps[0][0].first
         width = sum(map(_made, steps[0]))
@@ -348,18 +361,6 @@ class Unrolled:
                 return None
             loop.sources[place] = found
         return loop if self._keeps_kinds(loop, steps[0], start) else None
-
-    def _keeps_gradients(self, body: Sequence[Step]) -> bool:
-        """Whether gradients go through all calls of a step, or through none: a scan gives zeros where PyTorch has no gradient."""
-        if not any(step.context.grad for step in body):
-            return True
-        for step in body:
-            given = [self.outline.tensors[each.number] if isinstance(each, Input) else self.outline.made[each.number]
-                     for each in references((step.args, step.kwargs))]  # fmt: skip
-            made = [each for each in step.results if isinstance(each, Made)]
-            if any(each.requires_grad for each in given) and not all(each.requires_grad for each in made):
-                return False
-        return True
 
     def _source(self, given: Sequence[Value | Input], start: int, width: int, loop: Loop) -> Source | None:
         """What one operand is in all steps; start: the first value of the first step, width: how many values one makes."""
@@ -392,9 +393,9 @@ class Unrolled:
         return _one_after_the_other(source, dim, numbers)
 
     def _keeps_kinds(self, loop: Loop, body: Sequence[Step], start: int) -> bool:
-        """Whether what is carried is made by the loop, and has one dtype, before the first step too."""
+        """Whether what is carried has one dtype, before the first step too."""
         made = {step.first - start + n: each for step in body for n, each in enumerate(e for e in step.results if type(e) is Made)}
-        return all(each.number not in loop.cut and self._dtype(each.start) == made[each.number].dtype for each in loop.of_kind(Carried))
+        return all(self._dtype(each.start) == made[each.number].dtype for each in loop.of_kind(Carried))
 
     def _dtype(self, tensor: Tensor) -> torch.dtype:
         if isinstance(tensor, Input):

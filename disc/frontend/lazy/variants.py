@@ -11,6 +11,7 @@ from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
+from disc.frontend.lazy.reached import leave_others
 from disc.frontend.lazy.replay import context, make_again
 from disc.frontend.lazy.traces import Run, Step
 from disc.frontend.lazy.twice import differentiate_twice
@@ -84,8 +85,8 @@ class Variant:
 
     binding: finds the values of `symbols` in a run, and knows which values the program computes; general: those that the program takes,
     floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
-    asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same. known: by values of
-    the symbols, of the last runs.
+    asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; reached: then, where
+    gradients do not go to all inputs, result → those that its gradients go to. known: by values of the symbols, of the last runs.
     """
 
     symbols: Sequence[str]
@@ -98,6 +99,7 @@ class Variant:
     steps: Sequence[Step]
     differentiable: bool
     repeatable: bool
+    reached: Mapping[int, frozenset[int]]
     label: str
     known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ class Variant:
             for needed, write in (
                 (effects.rows, self._take_rows),
                 (self.repeatable, self._differentiate_twice),
+                (self.reached, self._leave_others),
                 (effects.written or effects.gradients, self._write),
                 (effects.told, self._tell),
                 (effects.views, self._make_views),
@@ -203,6 +206,9 @@ class Variant:
             return [values[number] for number in made]
 
         differentiate_twice(list(made.values()), inputs, made_again)
+
+    def _leave_others(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
+        leave_others(results, run.inputs, self.reached)
 
     def _write(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
         """Inputs, and gradients of inputs."""

@@ -118,10 +118,49 @@ class KeptState(Network):
         return state.square().mean()
 
 
+class ChosenWords(Network):
+    """The next word is what the step before found likeliest: no gradient goes to the head, which PyTorch leaves without one."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, word, states = self.zeros(ids), ids[:, 0], list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(self.embedding(word) + self.embedding(ids[:, t]), state)
+            word = self.head(torch.cat([state, state], 1)).argmax(1)
+            states.append(state)
+        return torch.stack(states).square().mean()
+
+
+class Truncated(Network):
+    """Outputs that nobody uses; a state that is let go of in every step, and one of which gradients are off."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, loss, unused = self.zeros(ids), torch.zeros(()), list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(self.embedding(ids[:, t]), state.detach())
+            with torch.no_grad():
+                target = torch.tanh(state * 2)
+            loss = loss + (state - target).square().mean()
+            unused.append(self.head(torch.cat([state, state], 1)))
+        return loss
+
+
+class Watched(Network):
+    """Outputs that are kept, and no part of the loss: no gradient goes to the head. What every step counts has none."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, right, outputs = self.zeros(ids), torch.zeros(()), list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = self.forth(self.embedding(ids[:, t]), state)
+            outputs.append(self.head(torch.cat([state, state], 1)))
+            right = right + (outputs[-1].argmax(1) == words[:, t]).float().mean()
+        self.seen = right, torch.stack(outputs)
+        return state.square().mean()
+
+
 FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
 
 
-@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState])
+@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, ChosenWords, Truncated])
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
@@ -132,8 +171,9 @@ def test_a_number_that_goes_with_the_steps_becomes_general() -> None:
     assert (found.compiles, found.hits) == (2, 4)
 
 
-def test_gradients_are_asked_for_once_the_loss_has_been_read() -> None:
-    found = steps(TwoLayers, FIRST + FURTHER[:4], read_before=True)
+@pytest.mark.parametrize("kind", [TwoLayers, Watched])
+def test_gradients_are_asked_for_once_the_loss_has_been_read(kind: type[Network]) -> None:
+    found = steps(kind, FIRST + FURTHER[:4], read_before=True)
     assert found.shared >= 2 and not found.refused
 
 
@@ -194,33 +234,8 @@ class WrittenBehind(Network):
         return torch.stack(states).square().mean()
 
 
-class ChosenWords(Network):
-    """The next word is what the step before found likeliest: no gradient goes to the head, which PyTorch leaves without one."""
-
-    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
-        state, word, states = self.zeros(ids), ids[:, 0], list[Tensor]()
-        for t in range(ids.shape[1]):
-            state = self.forth(self.embedding(word) + self.embedding(ids[:, t]), state)
-            word = self.head(torch.cat([state, state], 1)).argmax(1)
-            states.append(state)
-        return torch.stack(states).square().mean()
-
-
-class Truncated(Network):
-    """Outputs that nobody uses; a state that is let go of in every step."""
-
-    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
-        state, loss, unused = self.zeros(ids), torch.zeros(()), list[Tensor]()
-        for t in range(ids.shape[1]):
-            state = self.forth(self.embedding(ids[:, t]), state.detach())
-            loss = loss + state.square().mean()
-            unused.append(self.head(torch.cat([state, state], 1)))
-        return loss
-
-
-@pytest.mark.parametrize("kind", [WrittenBehind, ChosenWords, Truncated])
-def test_what_a_scan_would_change_is_no_loop(kind: type[Network]) -> None:
-    steps(kind, [(4, 9)] * 4 + [(3, 10)] * 2)
+def test_what_a_scan_would_change_is_no_loop() -> None:
+    steps(WrittenBehind, [(4, 9)] * 4 + [(3, 10)] * 2)
 
 
 def test_values_that_nobody_needs_have_no_gradients() -> None:

@@ -1,0 +1,51 @@
+"""Which inputs gradients of values go to. A program with a backward pass has gradients of all inputs, zeros where PyTorch has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.autograd.graph import Node, get_gradient_edge
+
+Edge = tuple[Node | None, int]
+
+
+def by_edges(inputs: Sequence[torch.Tensor]) -> dict[Edge, int]:
+    """The numbers of inputs that require gradients, by where these go."""
+    edges = {number: get_gradient_edge(each) for number, each in enumerate(inputs) if each.requires_grad}
+    return {(edge.node, edge.output_nr): number for number, edge in edges.items()}
+
+
+def reached(value: torch.Tensor, inputs: Sequence[torch.Tensor]) -> frozenset[int]:
+    """The numbers of the inputs that gradients of a value that PyTorch has computed go to."""
+    known, found, seen, pending = by_edges(inputs), set[int](), set[Node](), [value.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for edge in node.next_functions:
+            number = known.get(edge)
+            if number is None:
+                pending.append(edge[0])
+            else:
+                found.add(number)
+    return frozenset(found)
+
+
+def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], inputs_reached: Mapping[int, frozenset[int]]) -> None:
+    """Has a program's backward pass give no gradients of inputs that none of the results is reached from whose gradients it takes.
+    inputs_reached: by the numbers of the results. Results that are views of others stay as they are."""
+    nodes = {results[number].grad_fn for number in inputs_reached}
+    node = nodes.pop() if nodes else None
+    if nodes or node is None:
+        return
+    by_output = {results[number].output_nr: found for number, found in inputs_reached.items()}
+    known = by_edges(inputs)
+    numbers = [known.get(edge) for edge in node.next_functions]
+
+    def gradients(found: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        taken = {number for place, each in enumerate(given) if each is not None for number in by_output.get(place, numbers)}
+        return tuple(each if number in taken else None for number, each in zip(numbers, found, strict=True))
+
+    node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
