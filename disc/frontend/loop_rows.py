@@ -19,11 +19,12 @@ aten = torch.ops.aten
 Call = Callable[..., fx.Node]
 
 
-def call(graph: fx.Graph, place: fx.Node, target: object, *args: object) -> fx.Node:
+def call(graph: fx.Graph, place: fx.Node, target: object, *args: object, **kwargs: object) -> fx.Node:
     """A node where the graph inserts, from the place of another, and what it gives for fake operands."""
     op = cast("Callable[..., object]", target)
-    node = graph.call_function(op, args)  # pyright: ignore[reportArgumentType]
-    node.meta = {**place_of(place), "val": op(*pytree.tree_map(lambda each: each.meta["val"] if isinstance(each, fx.Node) else each, args))}
+    node = graph.call_function(op, args, kwargs)  # pyright: ignore[reportArgumentType]
+    values, named = pytree.tree_map(lambda each: each.meta["val"] if isinstance(each, fx.Node) else each, (args, kwargs))
+    node.meta = {**place_of(place), "val": op(*values, **named)}
     return node
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,6 +17,7 @@ from torch import fx
 from torch.fx.node import Argument
 from torch.utils import _pytree as pytree
 
+from disc.frontend.loop_products import Moved, read_behind, take_products
 from disc.frontend.loop_rows import all_rows, call, join_rows, place_of
 from disc.frontend.loop_sums import places_of, take_sums
 from disc.frontend.loops_found import Carried, Local, Loop, Rows, Source, find_loop
@@ -50,16 +52,29 @@ class _Rewriting(ABC):
         self.module, self.graph, self.loop = module, module.graph, loop
         self.name = f"rolled_{number}"
         self.sums = take_sums(loop)
-        self.carried = loop.carried()
-        self.rows = cast("list[Rows]", loop.of_kind(Rows)) or [otherwise()]
-        self.outer = cast("list[fx.Node]", loop.of_kind(fx.Node))
-        final = {each.place for each in self.carried}
         summed = places_of(self.sums)
-        self.stacked = [place for place, _ in loop.body if place in summed or loop.is_read_outside(place, before_last=place in final)]
+        self.before, self.behind = take_products(loop, summed)
+        self.carried = loop.carried()
+        made = [source for each in self.before if loop.uses(source := Local(each.place))]
+        self.rows = [*cast("list[Rows]", loop.of_kind(Rows)), *made] or [otherwise()]
+        self.outer = cast("list[fx.Node]", loop.of_kind(fx.Node))
+        final, kept = {each.place for each in self.carried}, summed | read_behind(self.behind)
+        self.stacked = [place for place, _ in loop.body if place in kept or loop.is_read_outside(place, before_last=place in final)]
         self._every: dict[Source, fx.Node] = {}  # what a source is in all iterations
 
     def _scan(self) -> list[fx.Node]:
         """The nodes of its results: what is carried, then what is stacked."""
+        self._move(self.before)
+        results = self._scanned() if self.carried or self.stacked else []
+        self._every |= {Local(place): node for place, node in zip(self.stacked, results[len(self.carried) :], strict=True)}
+        self._move(self.behind)
+        return results
+
+    def _move(self, products: Sequence[Moved]) -> None:
+        for each in products:
+            self._every[Local(each.place)] = each.in_all(self._all, partial(call, self.graph, each.node))
+
+    def _scanned(self) -> list[fx.Node]:
         setattr(self.module, self.name, fx.GraphModule(self.module, self._body()))
         body = self.graph.get_attr(self.name)
         starts, rows = [each.start for each in self.carried], [self._all(each) for each in self.rows]
@@ -68,14 +83,12 @@ class _Rewriting(ABC):
         values = [first[each.place].meta["val"] for each in self.carried]
         values += [first[place].meta["val"].new_empty((steps, *first[place].meta["val"].shape)) for place in self.stacked]
         scan.meta = {**place_of(first[-1]), "val": values}
-        results = [self._call(operator.getitem, scan, number) for number in range(len(values))]
-        self._every |= {Local(place): node for place, node in zip(self.stacked, results[len(self.carried) :], strict=True)}
-        return results
+        return [self._call(operator.getitem, scan, number) for number in range(len(values))]
 
     def _body(self) -> fx.Graph:
         body, values = fx.Graph(), dict[Source, fx.Node]()
         kinds: list[tuple[Source, object]] = [(each, each.start.meta["val"]) for each in self.carried]
-        kinds += [(each, each.source.meta["val"].select(each.dim, 0)) for each in self.rows]
+        kinds += [(each, self._row(each)) for each in self.rows]
         kinds += [(each, each.meta["val"]) for each in self.outer]
         for number, (source, value) in enumerate(kinds):
             values[source] = body.placeholder(f"arg{number}")
@@ -91,6 +104,12 @@ class _Rewriting(ABC):
         body.output(tuple(returned))
         body.eliminate_dead_code()
         return body
+
+    def _row(self, source: Rows | Local) -> object:
+        """What a row of the first iteration is."""
+        if isinstance(source, Local):
+            return self.loop.iterations[0][source.place].meta["val"]
+        return source.source.meta["val"].select(source.dim, 0)
 
     def _operands(self, place: int, node: fx.Node, values: Mapping[Source, fx.Node]) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))

@@ -86,7 +86,7 @@ def test_a_loop_is_found(function: Callable[..., object]) -> None:
     module, found = rolled(function, torch.randn(STEPS, B, F_IN), *weights())
     assert found == 1
     assert len(targets(module)) < 4 * STEPS
-    assert targets(module).count("aten.mm.default") == 0
+    assert targets(module).count("aten.mm.default") == 1  # of all inputs, before the loop
 
 
 def test_a_stack_of_all_states_is_the_result_of_the_loop() -> None:
@@ -269,14 +269,15 @@ def test_a_scan_of_the_program_trains() -> None:
     network = ScannedCell()
     compiled = torch.compile(network, backend="disc", dynamic=True, options={"strict": True})
     dynamo.reset_statistics()
-    for length, batch in ((4, 3), (9, 2), (5, 7)):
-        x = torch.randn(length, batch, F_IN)
+    for length, batch in ((4, 3), (9, 2), (5, 7), (13, 17), (16, 15), (2, 16)):
+        x = torch.randn(length, batch, F_IN, requires_grad=True)
         losses = []
         for each in (compiled, network):
             network.zero_grad()
+            x.grad = None
             loss = each(x)
             loss.backward()
-            losses.append([loss.detach(), *(weight.grad for weight in network.parameters())])
+            losses.append([loss.detach(), x.grad, *(weight.grad for weight in network.parameters())])
         torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-4)
     assert dynamo.statistics().graphs == 2  # forward and backward
 
@@ -292,8 +293,92 @@ def test_what_a_scan_adds_up_or_computes_alike_leaves_it() -> None:
 
     module, found = rolled(sums, torch.randn(STEPS, B, F_IN), *weights())
     (loop,) = module.graph.find_nodes(op="call_function", target=SCAN)
-    body = getattr(module, loop.args[0].target)
-    inside = [str(node.target) for node in body.graph.nodes if node.op == "call_function"]
+    ops = inside(module)
     assert found == 1 and len(loop.args[1]) == 1  # of what it carried one is a product of all steps, one nobody reads
-    assert inside.count("aten.mm.default") == 1 and "aten.exp.default" not in inside
+    assert ops.count("aten.mm.default") == 1 and "aten.exp.default" not in ops
     assert targets(module).count("aten.mm.default") == 1
+
+
+def inside(module: fx.GraphModule) -> list[str]:
+    """The ops of the body of its only loop."""
+    (loop,) = module.graph.find_nodes(op="call_function", target=SCAN)
+    body = getattr(module, loop.args[0].target)
+    return [str(node.target) for node in body.graph.nodes if node.op == "call_function"]
+
+
+def scanned(step: Callable[..., object], *inputs: Tensor, rows: int = 1) -> list[str]:
+    """Ops outside of the rolled loop and inside of it. inputs: the first state, the rows of all steps, and what every step takes."""
+
+    def function(*given: Tensor) -> object:
+        return scan_op(step, [given[0]], list(given[1 : 1 + rows]), given[1 + rows :])
+
+    module, found = rolled(function, *inputs)
+    assert found == 1
+    return [*targets(module), "|", *inside(module)]
+
+
+PRODUCT, CONVOLUTION = "aten.mm.default", "aten.convolution.default"
+
+
+def test_products_that_no_step_waits_for_leave_a_scan() -> None:
+    """With what they need before the loop, with what is made of them behind it."""
+
+    def step(h: Tensor, row: Tensor, w: Tensor, u: Tensor, bias: Tensor, v: Tensor) -> list[Tensor]:
+        new = torch.tanh(torch.relu(torch.addmm(bias, torch.sigmoid(row), w)) + h @ u)
+        return [new, (new.reshape(B, 2, 2).reshape(B, H) @ v).exp() * 2]
+
+    w, u, h = weights()
+    ops = scanned(step, h, torch.randn(STEPS, B, F_IN), w, u, torch.randn(H), torch.randn(H, 2))
+    behind, body = ops[ops.index("scan") :], ops[ops.index("|") :]
+    assert [op for op in body if "clone" not in op] == ["|", PRODUCT, "aten.add.Tensor", "aten.tanh.default"]
+    assert ops[: ops.index("scan")].count("aten.addmm.default") == 1 and behind.count("aten.exp.default") == 1
+
+
+def test_convolutions_and_embedded_rows_leave_a_scan() -> None:
+    def image(h: Tensor, row: Tensor, scale: Tensor, kernel: Tensor, w: Tensor) -> list[Tensor]:
+        y = torch.relu(F.conv1d(row * scale, kernel)).flatten(1)
+        y = torch.cat([y, row[:, 0].unsqueeze(2).expand(-1, -1, 2).transpose(1, 2)[:, 1, 1:]], 1)
+        return [torch.tanh(y @ w + h), h.t().clone()]
+
+    def word(h: Tensor, row: Tensor, table: Tensor, w: Tensor) -> list[Tensor]:
+        return [torch.tanh(F.embedding(row, table) @ w) + h, h @ w[:H]]
+
+    w, _, h = weights()
+    ops = scanned(image, h, torch.randn(STEPS, B, 2, 7), torch.randn(STEPS), torch.randn(3, 2, 2), torch.randn(24, H), rows=2)
+    assert not {PRODUCT, CONVOLUTION} & set(ops[ops.index("|") :]) and ops.count(CONVOLUTION) == 1
+    ops = scanned(word, h, torch.randint(7, (STEPS, B)), torch.randn(7, F_IN), w)
+    assert not {PRODUCT, "aten.embedding.default"} & set(ops[ops.index("|") :]) and ops.count(PRODUCT) == 2
+
+
+def test_products_that_stay_in_a_scan() -> None:
+    """A number of each step is no tensor by its dtype, of all steps it is one; what a narrow product reads would be kept for it alone; a
+    state is read by the next step."""
+
+    def number(h: Tensor, row: Tensor, scale: Tensor, w: Tensor) -> list[Tensor]:
+        y = (row * scale) @ w
+        return [h + y, y.float()]
+
+    def narrow(h: Tensor, row: Tensor, w: Tensor) -> list[Tensor]:
+        new = torch.tanh(h + row.sum())
+        return [new, torch.cat([new, new, new], 1) @ w]
+
+    def state(h: Tensor, row: Tensor, w: Tensor) -> list[Tensor]:
+        new = row @ w
+        return [new, new + h]
+
+    w, _, h = weights()
+    rows = torch.randn(STEPS, B, F_IN)
+    assert PRODUCT in (ops := scanned(number, h.bfloat16(), rows.bfloat16(), torch.randn(STEPS), w.bfloat16(), rows=2))[ops.index("|") :]
+    assert PRODUCT in (ops := scanned(narrow, h, rows, torch.randn(3 * H, 1)))[ops.index("|") :]
+    assert PRODUCT in (ops := scanned(state, h, rows, w))[ops.index("|") :]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_any_number_of_steps() -> None:
+    torch.manual_seed(0)
+    network = ScannedCell()
+    compiled = torch.compile(network, backend="disc", dynamic=True, options={"strict": True})
+    for length in (7, 16, 17, 1):
+        x = torch.randn(length, 4, F_IN)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), network(x))
