@@ -236,7 +236,7 @@ class ShapeEnv:
 
     def at_most(self, left: Dim | int, right: Dim | int) -> bool:
         """Whether `le` says YES; what else it might say is not looked for."""
-        return self._facts.never_negative(self._facts.difference(Dim.of(right), Dim.of(left)))
+        return self._facts.at_most(Dim.of(left), Dim.of(right))
 
     def lt(self, left: Dim | int, right: Dim | int) -> Truth:
         """Whether `left < right`."""

@@ -173,6 +173,16 @@ class Facts:
         """Whether a normal form is proved to be at least 0."""
         return min(self.examples(normal), default=0) >= 0 and self.bounds().never_negative(normal)
 
+    def at_most(self, left: Dim, right: Dim) -> bool:
+        """Whether `left <= right` is proved. The two sides are evaluated one by one: a program compares few sizes with each other, and most
+        answers are no."""
+        low, high = self.normal(left), self.normal(right)
+        for witness in self.witnesses():
+            with suppress(ZeroDivisionError):
+                if low.evaluate(witness) > high.evaluate(witness):
+                    return False
+        return self.bounds().never_negative(self._rewrite(high - low))
+
     def premises(self) -> list[tuple[str, Dim]]:
         """What every proof starts from: the range and divisor of each symbol that is left in normal forms, sums that are 0, sums that are
         not negative. (A relation of which no rule could be made serves no proof.)"""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 
 from disc.codegen.host.steps import Value
 from disc.ir.weights import ELEMENT_BYTES
@@ -13,6 +16,7 @@ from disc.shapes import Dim, ShapeEnv, Valuation, dim_max
 ZERO = Dim.of(0)
 LINE = 64  # bytes: every buffer begins on a cache line
 SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides about memory alone
+_BY_SAMPLE = attrgetter("sample")
 LONGEST_PLACE = 1 << 14  # characters of an expression; each place that is a maximum of others may double it
 
 
@@ -35,9 +39,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Placed:
+    """sample: of the start."""
+
     lifetime: Lifetime
     start: Dim
     end: Dim
+    sample: int
 
 
 @dataclass
@@ -70,10 +77,35 @@ def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
 
 
 @dataclass
+class _Order:
+    """Which places are at most which others, with all that follows: that a value lies below the next one says that it lies below all above
+    that. Most of what a plan asks is found here, where a proof of its own takes long sums apart."""
+
+    _numbers: dict[Dim, int] = field(default_factory=dict)
+    _below: list[int] = field(default_factory=list)  # for each place: the bits of itself and of those that are at most it
+
+    def add(self, left: Dim, right: Dim) -> None:
+        """`left <= right`."""
+        low, high = self._number(left), self._number(right)
+        below, bit = self._below[low], 1 << high
+        self._below = [each | below if each & bit else each for each in self._below]
+
+    def has(self, left: Dim, right: Dim) -> bool:
+        low, high = self._numbers.get(left), self._numbers.get(right)
+        return low is not None and high is not None and bool(self._below[high] >> low & 1)
+
+    def _number(self, place: Dim) -> int:
+        if place not in self._numbers:
+            self._numbers[place] = len(self._below)
+            self._below.append(1 << len(self._below))
+        return self._numbers[place]
+
+
+@dataclass
 class _Planner:
     env: ShapeEnv
     proofs: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
-    _below: dict[Dim, set[Dim]] = field(default_factory=dict)  # what is at most a place because of how it was made
+    _known: _Order = field(default_factory=_Order)
 
     def __post_init__(self) -> None:
         self._order = Valuation(dict.fromkeys(self.env.names(), SAMPLE))
@@ -91,13 +123,14 @@ class _Planner:
             size = sizes[lifetime.value]
             others = [each for each in placed if each.lifetime.first <= lifetime.last and lifetime.first <= each.lifetime.last]
             starts = sorted(dict.fromkeys([ZERO, *(each.end for each in others)]), key=self.sample)
-            start = next((start for start in starts if all(self._apart(start, start + size, each) for each in others)), None)
+            ordered = sorted(others, key=_BY_SAMPLE)
+            start = next((start for start in starts if self._is_free(start, start + size, ordered)), None)
             if start is None:
                 start = self.largest([each.end for each in others])
                 if len(str(start)) > LONGEST_PLACE:
                     return None
-            placed.append(_Placed(lifetime, start, start + size))
-            self._below.setdefault(start + size, set()).update((start, *self._below.get(start, ())))
+            placed.append(_Placed(lifetime, start, start + size, self.sample(start)))
+            self._known.add(start, start + size)
         return Plan({each.lifetime.value: each.start for each in placed}, self.largest([each.end for each in placed]))
 
     def in_slots(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan:
@@ -118,12 +151,19 @@ class _Planner:
             starts.append(starts[-1] + self.largest(slot.sizes))
         return Plan({value: starts[number] for value, number in chosen.items()}, starts[-1])
 
+    def _is_free(self, start: Dim, end: Dim, others: Sequence[_Placed]) -> bool:
+        """others: in order. The nearest are asked first: they say no where any does, and what they prove holds for those behind them."""
+        place = bisect_left(others, self.sample(start), key=_BY_SAMPLE)
+        return all(self._apart(start, end, each) for each in chain(others[place:], reversed(others[:place])))
+
     def _apart(self, start: Dim, end: Dim, other: _Placed) -> bool:
         return self._at_most(end, other.start) or self._at_most(other.end, start)
 
     def _at_most(self, left: Dim, right: Dim) -> bool:
         if (left, right) not in self.proofs:
-            self.proofs[left, right] = left in self._below.get(right, ()) or self.env.at_most(left, right)
+            found = self.proofs[left, right] = self._known.has(left, right) or self.env.at_most(left, right)
+            if found:
+                self._known.add(left, right)
         return self.proofs[left, right]
 
     def largest(self, dims: Sequence[Dim]) -> Dim:
@@ -135,5 +175,6 @@ class _Planner:
         result = kept[0] if kept else ZERO
         for dim in kept[1:]:
             result = dim_max(result, dim)
-        self._below.setdefault(result, set()).update(each for dim in dims for each in (dim, *self._below.get(dim, ())))
+        for dim in dims:
+            self._known.add(dim, result)
         return result
