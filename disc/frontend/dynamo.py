@@ -55,6 +55,8 @@ from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
+from disc.ral._ral import Context
+from disc.ral.executable import Executable as NativeExecutable
 from disc.ral.executable import called_by_position
 from disc.targets.cuda import target_for
 from disc.targets.select import select_targets
@@ -341,7 +343,13 @@ def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], 
             return results
         raise own
 
+    guarded.plain = plain_executable(run)  # pyright: ignore[reportFunctionMemberAccess]
     return guarded
+
+
+def plain_executable(program: Executable) -> NativeExecutable | None:
+    """What calls the program may have run instead, on the same inputs by position: where it does nothing else, unless that fails."""
+    return getattr(program, "plain", None)
 
 
 def _eager(module: fx.GraphModule) -> Executable:
@@ -487,6 +495,7 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
             results = called_by_position(executable, inputs)
         return [results] if single else cast("Sequence[object]", results)
 
+    run.plain = executable if state is None and isinstance(executable.context, Context) else None  # pyright: ignore[reportFunctionMemberAccess]
     return run
 
 

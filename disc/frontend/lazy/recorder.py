@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._C import DisableTorchFunction
+from torch.autograd import profiler
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -62,13 +63,14 @@ RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, ROLES = 0, 1, 2, 3, 4,
 FRUITLESS = 500  # traces that never came again, until recording stops
 
 
-def _framework() -> dict[str, object]:
-    """What `_ral.Follower` has to know of PyTorch."""
+def _framework(lock: threading.RLock) -> dict[str, object]:
+    """What `_ral.Follower` has to know of PyTorch, and the lock of a recorder."""
     return {
         "handle": LazyTensor, "make": new_handle, "without": DisableTorchFunction, "grad_enabled": torch.is_grad_enabled,
         "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
-        "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj,
+        "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj, "default_dtype": torch.get_default_dtype,
+        "profiler": vars(profiler), "acquire": lock.acquire, "release": lock.release,
         "tensors": TENSORS, "constants": PLAIN,
     }  # fmt: skip
 
@@ -84,27 +86,32 @@ class WritesOutsideError(Exception):
 class Recorder(TorchFunctionMode):
     """settings: as of torch.compile. Calls of other threads that use its values take turns with its own.
 
-    Calls that a compiled trace goes through never come here: `_ral.Follower` gives what stands for their results.
+    Calls that a compiled trace goes through never come here: `_ral.Follower` gives what stands for their results, and has a program that
+    only computes values run where one of these is read.
     """
 
     def __init__(self, settings: Settings, statistics: LazyStatistics) -> None:
         super().__init__()
         self.settings, self.statistics = settings, statistics
-        self.follower = Follower(_framework(), self._called, self._end_for_read)
+        self._lock = threading.RLock()
+        self.follower = Follower(_framework(self._lock), self._called, self._end_for_read)
         self.follower.recorder = self
         vars(self)["__torch_function__"] = MethodType(self.follower.mode_function, self)  # what PyTorch calls
-        self._lock = threading.RLock()
         self._roots: dict[object, Step] = {}
         self._contexts: dict[tuple[bool, torch.dtype | None], Context] = {}
-        self._run = self._new_run()
+        self._new_run()
         self._fruitless = 0
         self._steps = 0
         self._programs = 0
         self._families: list[Family] = []
         self.entered = False  # it is among the modes of PyTorch
-        self.busy = 0  # calls that it is running
         self._within: tuple[Run, int] | None = None  # a function that is differentiated: of which run, from which value on
         self._settling = 0  # runs that get their values: what is called for that, as the function of a program with gradients, ends no run
+
+    @property
+    def _run(self) -> Run:
+        """That is being recorded."""
+        return self.follower.run
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
         """A call that no compiled trace goes through. inside: PyTorch's modes are on, as a method of a handle was called."""
@@ -116,19 +123,21 @@ class Recorder(TorchFunctionMode):
             return result
         return self._alone(self._taken, func, args, kwargs)
 
-    def _end_for_read(self) -> None:
-        """What is recorded comes before a read that the follower makes. PyTorch's modes are off."""
-        self._alone(self._end)
+    def _end_for_read(self, ended: Run | None) -> None:
+        """What is recorded comes before a read that the follower makes. ended: a run that is over, as its program has refused it. PyTorch's
+        modes are off."""
+        if ended is None:
+            self._alone(self._end)
+        else:
+            self._alone(self._compute, ended)
 
     def _alone(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a function of ours: other threads wait for it."""
         with self._lock:
             self.follower.enter()
-            self.busy += 1
             try:
                 return function(*args)
             finally:
-                self.busy -= 1
                 self.follower.leave()
 
     def look_around(self) -> None:
@@ -180,7 +189,8 @@ class Recorder(TorchFunctionMode):
 
     def records(self) -> bool:
         """Whether a call that is made now would be recorded."""
-        return self.follower.active and not self.follower.stopped and not self.busy and not torch._C._are_functorch_transforms_active()
+        follower = self.follower
+        return follower.active and not follower.stopped and not follower.busy and not torch._C._are_functorch_transforms_active()
 
     def called(self, func: Callable[..., Any], *args: Any) -> Any:
         """A call of a function that PyTorch does not hand over, as one of those that it does."""
@@ -216,7 +226,7 @@ class Recorder(TorchFunctionMode):
 
     def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""
-        if self.busy:
+        if self.follower.busy:
             return function(*real(args), **real(kwargs))
         self.settle()
         with self._aside():
@@ -456,18 +466,18 @@ class Recorder(TorchFunctionMode):
 
     # --- the end of a trace ------------------------------------------------------------------------------------------------------------
 
-    def _new_run(self) -> Run:
+    def _new_run(self) -> None:
         state = torch.get_default_dtype()
         begin = self._roots.get(state)
         if begin is None:
             begin = self._roots[state] = root(Context(True, None), self.follower.add_root())
-        return self.follower.begin(begin, begin.number)
+        self.follower.begin(begin, begin.number, state)
 
     def _come_off(self) -> None:
         """The program does not go on as any compiled trace: what is pending gets values, and the rest of the run is run as it comes."""
         run = self._run
         if self._run_compiled(run):
-            self._run = self._new_run()
+            self._new_run()
             self.follower.finish(run)
             return
         run.deferring, run.pending = False, 0
@@ -478,7 +488,12 @@ class Recorder(TorchFunctionMode):
 
     def _end(self) -> None:
         """The trace ends here."""
-        run, self._run = self._run, self._new_run()
+        run = self._run
+        self._new_run()
+        self._compute(run)
+
+    def _compute(self, run: Run) -> None:
+        """Computes a run that is over."""
         try:
             if run.here.before is not None:
                 self._end_of(run)
@@ -511,7 +526,7 @@ class Recorder(TorchFunctionMode):
         self.follower.stopped = True
         self.follower.forget_traces()
         self._roots.clear()
-        self._run = self._new_run()
+        self._new_run()
         warn(f"disc.lazy: {why}; nothing is recorded any more (at {run.here.line})")
 
     def _run_compiled(self, run: Run) -> bool:
@@ -533,6 +548,9 @@ class Recorder(TorchFunctionMode):
                 self._settling -= 1
             statistics.computing_ns += perf_counter_ns() - chosen
             statistics.hits += 1
+            if variant.native is not None:
+                variant.native.admit(run)
+            self.follower.set_programs(run.here.number, [each.native for each in segment.variants if each.native is not None])
             return True
         return False
 

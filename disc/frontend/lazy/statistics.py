@@ -41,6 +41,9 @@ class LazyStatistics:
 
     def follow(self, follower: Follower) -> None:
         """Takes over what a follower has counted since the last time."""
-        recorded, recording_ns = follower.take_counts()
+        recorded, recording_ns, hits, replaying_ns, computing_ns = follower.take_counts()
         self.recorded += recorded
         self.recording_ns += recording_ns
+        self.hits += hits
+        self.replaying_ns += replaying_ns
+        self.computing_ns += computing_ns

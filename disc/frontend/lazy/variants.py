@@ -10,12 +10,13 @@ import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
+from disc.frontend.dynamo import plain_executable
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
 from disc.frontend.lazy.reached import leave_others
 from disc.frontend.lazy.replay import context, make_again
 from disc.frontend.lazy.traces import Run, Step
 from disc.frontend.lazy.twice import differentiate_twice
-from disc.ral._ral import LazyBinding, overlapping
+from disc.ral._ral import LazyBinding, LazyProgram, overlapping
 
 MOST_KNOWN = 256  # values of a trace's symbols whose consequences are kept
 Program = Callable[[list[object]], Sequence[object]]
@@ -87,6 +88,7 @@ class Variant:
     floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
     asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; reached: then, where
     gradients do not go to all inputs, result → those that its gradients go to. known: by values of the symbols, of the last runs.
+    native: the program where values are all that it makes; it runs without Python.
     """
 
     symbols: Sequence[str]
@@ -102,6 +104,7 @@ class Variant:
     reached: Mapping[int, frozenset[int]]
     label: str
     known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
+    native: LazyProgram | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         effects = self.effects
@@ -119,6 +122,10 @@ class Variant:
             )
             if needed
         ]
+        plain = None if self._writes or self.differentiable else plain_executable(self.program)
+        if plain is not None:
+            numbers = [(place, 0 if dtype is None else dtype.itemsize) for place, dtype in self._numbers]
+            self.native = LazyProgram(self.binding, plain.context, numbers, list(effects.values.items()))
 
     def sizes(self, number: int, run: Run) -> torch.Size | None:
         """Of a value of a run that may come to be this trace; None where they are not known."""

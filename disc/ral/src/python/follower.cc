@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "python/lazy_program.h"
+
 namespace ral::python {
 
 thread_local Follower* following = nullptr;
@@ -62,6 +64,47 @@ class NotHandedOver {
 };
 
 nb::object called(const nb::object& function) { return owned(PyObject_CallNoArgs(function.ptr())); }
+
+// As long as it lives, this thread holds a lock of Python.
+class Locked {
+ public:
+  Locked(const nb::object& acquire, const nb::object& release) : release_(release) { called(acquire); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  ~Locked() {
+    PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_XDECREF(PyObject_CallNoArgs(release_.ptr()));
+    PyErr_Restore(kind, value, trace);
+  }
+
+ private:
+  const nb::object& release_;
+};
+
+// As long as it lives, the follower is busy with a call of this thread.
+class Entered {
+ public:
+  explicit Entered(Follower& follower) : follower_(follower) { follower.enter(); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+  ~Entered() { follower_.leave(); }
+
+ private:
+  Follower& follower_;
+};
+
+// Lets go of a run's tensors at its end.
+class Cleared {
+ public:
+  explicit Cleared(Run& run) : run_(run) {}
+  Cleared(const Cleared&) = delete;
+  Cleared& operator=(const Cleared&) = delete;
+  ~Cleared() { run_.clear(); }
+
+ private:
+  Run& run_;
+};
 
 bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
 
@@ -127,6 +170,10 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) :
   framework_.storage = object("storage");
   framework_.is_neg = object("is_neg");
   framework_.is_conj = object("is_conj");
+  framework_.default_dtype = object("default_dtype");
+  framework_.profiler = object("profiler");
+  framework_.acquire = object("acquire");
+  framework_.release = object("release");
   framework_.size = object("size");
   framework_.tensors = all_of(framework["tensors"]);
   framework_.constants = all_of(framework["constants"]);
@@ -207,7 +254,7 @@ bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& r
   if (is_transformed()) return false;
   const NotHandedOver off(framework_.without);
   if (!run_->ends.empty() && concerns(handle)) {
-    called(end_);
+    end();
     if (stopped) return false;
   }
   const nb::object value = nb::borrow(HandleFields::at(handle, framework_.fields.value));
@@ -222,6 +269,54 @@ bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& r
   error.restore();
   result = nullptr;
   return true;
+}
+
+void Follower::end() {
+  if (depth_ == 0) {
+    const Locked locked(framework_.acquire, framework_.release);
+    if (end_by_program()) return;
+  }
+  owned(PyObject_CallOneArg(end_.ptr(), Py_None));
+}
+
+bool Follower::end_by_program() {
+  const nb::object ended = run_object_;
+  Run& run = *run_;
+  if (run.ends.empty()) return true;  // another thread has ended it meanwhile
+  if (run.pending == 0 || is_profiled() || !called(framework_.default_dtype).is(root_state_)) return false;
+  const nb::list programs = nodes_[static_cast<size_t>(run.here)].programs;
+  const int64_t began = now();
+  std::optional<WithoutCollector> collected_later(std::in_place);  // a finalizer's calls belong to the next run
+  const LazyProgram* program = nullptr;
+  const Bound* bound = nullptr;
+  for (size_t i = 0; i < programs.size() && !bound; ++i) {
+    program = nb::inst_ptr<LazyProgram>(programs[i]);
+    bound = program->fits(run);
+  }
+  if (!bound) return false;
+  const int64_t chosen = now();
+  const Entered entered(*this);
+  begin(root_, root_number_, root_state_);
+  collected_later.reset();
+  const Cleared cleared(run);
+  if (!program->compute(run, *bound)) {
+    owned(PyObject_CallOneArg(end_.ptr(), ended.ptr()));
+    return true;
+  }
+  ++hits_;
+  replaying_ns_ += chosen - began;
+  computing_ns_ += now() - chosen;
+  return true;
+}
+
+bool Follower::is_profiled() const {
+  static PyObject* const name = PyUnicode_InternFromString("_is_profiler_enabled");
+  return PyDict_GetItemWithError(framework_.profiler.ptr(), name) != Py_False;
+}
+
+std::array<int64_t, 5> Follower::take_counts() {
+  return {std::exchange(recorded_, 0), std::exchange(recording_ns_, 0), std::exchange(hits_, 0), std::exchange(replaying_ns_, 0),
+          std::exchange(computing_ns_, 0)};
 }
 
 PyObject* Follower::promise(int32_t number) {
@@ -463,7 +558,7 @@ nb::object Follower::next(const DescribedCall& call) {
 }
 
 int32_t Follower::add_step(int32_t number, nb::handle step) {
-  nodes_.push_back({nb::borrow(step), {}, nb::list(), Form::kSingle, nb::none()});
+  nodes_.push_back({nb::borrow(step), {}, nb::list(), Form::kSingle, nb::none(), nb::list()});
   ahead.push_back(0);
   return number;
 }
@@ -492,7 +587,10 @@ nb::object Follower::hand_out(nb::handle facts, nb::handle value) {
   return made;
 }
 
-nb::object Follower::begin(nb::handle step, int32_t number) {
+nb::object Follower::begin(nb::handle step, int32_t number, nb::handle state) {
+  root_ = nb::borrow(step);
+  root_state_ = nb::borrow(state);
+  root_number_ = number;
   run_object_ = nb::cast(new Run(number, nb::borrow(step), framework_.fields.value), nb::rv_policy::take_ownership);
   run_ = nb::inst_ptr<Run>(run_object_);
   return run_object_;
@@ -542,10 +640,12 @@ int Follower::traverse(visitproc visit, void* arg) const {
     Py_VISIT(each.step.ptr());
     Py_VISIT(each.made.ptr());
     Py_VISIT(each.spec.ptr());
+    Py_VISIT(each.programs.ptr());
   }
   Py_VISIT(slow_.ptr());
   Py_VISIT(end_.ptr());
   Py_VISIT(run_object_.ptr());
+  Py_VISIT(root_.ptr());
   Py_VISIT(recorder.ptr());
   return pool_.traverse(visit, arg);
 }
@@ -554,7 +654,7 @@ void Follower::drop() {
   active = false;
   forget_traces();
   pool_.clear();
-  const nb::object slow = std::move(slow_), end = std::move(end_), owner = std::move(recorder);
+  const nb::object slow = std::move(slow_), end = std::move(end_), owner = std::move(recorder), root = std::move(root_);
 }
 
 }  // namespace ral::python

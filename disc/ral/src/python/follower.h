@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -44,6 +45,9 @@ struct Framework {
   nb::object unflatten;        // (leaves, form)
   nb::object storage;          // (tensor) -> its memory
   nb::object is_neg, is_conj;
+  nb::object default_dtype;     // () -> the dtype of new tensors
+  nb::object profiler;          // the names of a module, `_is_profiler_enabled` among them
+  nb::object acquire, release;  // of the recorder's lock
   nb::object size;                             // the class of shapes, tuples
   std::vector<nb::object> tensors, constants;  // classes
 };
@@ -64,7 +68,8 @@ class Follower {
   static constexpr int64_t kMostPending = 50'000;
 
   // framework: the fields of Framework by name; slow: (function, arguments, keywords, inside) -> what Python's part
-  // gives; end: () has it end the run, so that handles of it get their values.
+  // gives; end: (run) has it end the run, so that handles of it get their values: None is the one that is being recorded, another has been one
+  // that a program has refused.
   Follower(const nb::dict& framework, nb::object slow, nb::object end);
 
   // A call as a mode of PyTorch gets it (`inside` false: PyTorch's modes are off meanwhile), or a handle. A new reference, or null with
@@ -85,7 +90,10 @@ class Follower {
   void set_results(int32_t step, const std::vector<int64_t>& codes, const nb::list& made, nb::object form);
   void go_to(const DescribedCall& call, nb::handle step, int32_t number);
   nb::object hand_out(nb::handle facts, nb::handle value);
-  nb::object begin(nb::handle step, int32_t number);  // a new run
+  // A new run. state: the default dtype that the step is the root for.
+  nb::object begin(nb::handle step, int32_t number, nb::handle state);
+  // The programs that a run which ends behind this step is tried with, before Python chooses.
+  void set_programs(int32_t step, const nb::list& programs) { nodes_.at(static_cast<size_t>(step)).programs = programs; }
   int32_t add_root() { return add_step(tree_.add_root(), nb::none()); }
   void finish(nb::handle run);
   void loosen() { run_->loosen(); }
@@ -95,8 +103,11 @@ class Follower {
   void enter();
   void leave();
   void forget_traces();
-  // How many calls were followed since the last time, and how long that took.
-  std::pair<int64_t, int64_t> take_counts() { return {std::exchange(recorded_, 0), std::exchange(recording_ns_, 0)}; }
+  bool is_busy() const { return depth_ > 0; }  // with a call, in Python's part or a program
+  nb::object run() const { return run_object_; }
+  // Since the last time: how many calls were followed, how long that took, how many runs a program has computed without Python, how long
+  // it took to choose it, and to run it.
+  std::array<int64_t, 5> take_counts();
 
   int traverse(visitproc visit, void* arg) const;
   void drop();  // what may be part of a cycle
@@ -121,10 +132,14 @@ class Follower {
     nb::list made;
     Form form = Form::kSingle;
     nb::object spec;
+    nb::list programs;
   };
 
   // A read of one handle, as by a method without arguments: whether that is what the call is; else as `fast`.
   bool read(PyObject* function, const Arguments& arguments, PyObject*& result);
+  void end();  // the run, so that handles of it get their values
+  bool end_by_program();  // whether that is done; else it is Python's
+  bool is_profiled() const;
   bool is_transformed() const;  // a transform of functions (vmap) is on
   int64_t storage_of(PyObject* tensor) const;  // a number for its memory
   int32_t add_step(int32_t number, nb::handle step);
@@ -150,6 +165,8 @@ class Follower {
   std::vector<Node> nodes_;
   HandlePool pool_;
   nb::object run_object_;
+  nb::object root_, root_state_;  // that runs begin with, and for which default dtype
+  int32_t root_number_ = 0;
   Run* run_ = nullptr;
   Call call_;
   size_t mark_ = 0;       // how many inputs there were before it
@@ -161,7 +178,7 @@ class Follower {
   std::vector<nb::object> dtypes_;                   // of autocast, that were seen
   unsigned long owner_ = 0;  // the thread that is in Python's part
   int depth_ = 0;
-  int64_t recorded_ = 0, recording_ns_ = 0;
+  int64_t recorded_ = 0, recording_ns_ = 0, hits_ = 0, replaying_ns_ = 0, computing_ns_ = 0;
 };
 
 // The follower whose calls this thread records; null = none.

@@ -1,4 +1,5 @@
-// What the sizes of a run are in a compiled trace: the values of its symbols.
+#include "python/lazy_binding.h"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -6,35 +7,14 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
-#include "python/follower.h"
+#include "python/lazy_program.h"
 #include "python/python_tensor.h"
 
 namespace ral::python {
 
 namespace {
-
-// A size of an input, or a number among a call's arguments: a symbol, or always the same.
-struct Size {
-  int32_t symbol;  // -1 = none
-  Number number;
-};
-
-Size size_of(nb::handle given) {
-  const nb::tuple pair = nb::borrow<nb::tuple>(given);
-  const auto symbol = nb::cast<int32_t>(pair[0]);
-  if (PyFloat_CheckExact(pair[1].ptr())) return {symbol, Number::of(nb::cast<double>(pair[1]))};
-  return {symbol, Number::of(nb::cast<int64_t>(pair[1]))};
-}
-
-std::vector<std::vector<Size>> all_sizes(const nb::list& given) {
-  std::vector<std::vector<Size>> found;
-  for (const nb::handle each : given) {
-    auto& sizes = found.emplace_back();
-    for (const nb::handle size : each) sizes.push_back(size_of(size));
-  }
-  return found;
-}
 
 // PyTorch refuses larger numbers beside tensors of f32.
 bool in_range(const Number& number) {
@@ -45,81 +25,95 @@ bool equal(const Number& one, const Number& other) {
   return one.kind == Number::kReal ? one.real == other.real : one.integer == other.integer;
 }
 
-class Binding {
- public:
-  // inputs, scalars: for each input its dims, for each call its numbers: (symbol or -1, the number that it always is). made: numbers of the
-  // values that the trace's program computes.
-  Binding(const nb::list& inputs, const nb::list& scalars, size_t symbols, const std::vector<size_t>& made)
-      : inputs_(all_sizes(inputs)), scalars_(all_sizes(scalars)), symbols_(symbols) {
-    for (const size_t number : made) {
-      if (made_.size() <= number) made_.resize(number + 1);
-      made_[number] = true;
+// The values of the symbols, None for others; None if there is no such run.
+nb::object values_of(const Bound* bound) {
+  if (!bound) return nb::none();
+  nb::object found = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(bound->values.size())));
+  for (size_t i = 0; i < bound->values.size(); ++i) {
+    const auto& [known, number] = bound->values[i];
+    PyObject* value = !known ? Py_NewRef(Py_None)
+                      : number.kind == Number::kReal ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.integer);
+    PyTuple_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(i), value);
+  }
+  return found;
+}
+
+std::vector<int64_t> overlapping_tensors(const nb::list& inputs, const nb::list& results) {
+  std::vector<Extent> extents;
+  for (const nb::handle each : inputs) add_extent(extents, each, -1);
+  int64_t number = 0;
+  for (const nb::handle each : results) add_extent(extents, each, number++);
+  return overlapping(std::move(extents));
+}
+
+}  // namespace
+
+Binding::Binding(const nb::list& inputs, const nb::list& scalars, size_t symbols, const std::vector<size_t>& made)
+    : inputs_(all_sizes(inputs)), scalars_(all_sizes(scalars)), symbols_(symbols) {
+  for (const size_t number : made) {
+    if (made_.size() <= number) made_.resize(number + 1);
+    made_[number] = true;
+  }
+}
+
+const Bound* Binding::fitting(Run& run) const {
+  for (size_t i = 0; i < run.proxies.size(); ++i) {
+    if ((i >= made_.size() || !made_[i]) && run.is_live(i)) return nullptr;
+  }
+  return bound(run);
+}
+
+const Bound* Binding::bound(Run& run) const {
+  Bound& bound = run.bounds[this];
+  bound.values.resize(symbols_, {false, Number::of(int64_t{0})});
+  if (bound.fits) bound.fits = advance(bound, run);
+  return bound.fits ? &bound : nullptr;
+}
+
+Binding::Size Binding::size_of(nb::handle given) {
+  const nb::tuple pair = nb::borrow<nb::tuple>(given);
+  const auto symbol = nb::cast<int32_t>(pair[0]);
+  if (PyFloat_CheckExact(pair[1].ptr())) return {symbol, Number::of(nb::cast<double>(pair[1]))};
+  return {symbol, Number::of(nb::cast<int64_t>(pair[1]))};
+}
+
+std::vector<std::vector<Binding::Size>> Binding::all_sizes(const nb::list& given) {
+  std::vector<std::vector<Size>> found;
+  for (const nb::handle each : given) {
+    auto& sizes = found.emplace_back();
+    for (const nb::handle size : each) sizes.push_back(size_of(size));
+  }
+  return found;
+}
+
+bool Binding::advance(Bound& bound, const Run& run) const {
+  for (; bound.inputs < run.inputs.size(); ++bound.inputs) {
+    const std::optional<DLTensor> tensor = dl_tensor(run.inputs[bound.inputs]);
+    if (bound.inputs >= inputs_.size() || !tensor) return false;
+    const std::vector<Size>& sizes = inputs_[bound.inputs];
+    if (sizes.size() != static_cast<size_t>(tensor->ndim)) return false;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (!take(bound, sizes[i], Number::of(tensor->shape[i]))) return false;
     }
   }
-
-  // As `values`, and None too if somebody holds a value that the program does not compute.
-  nb::object fitting(Run& run) const {
-    for (size_t i = 0; i < run.proxies.size(); ++i) {
-      if ((i >= made_.size() || !made_[i]) && run.is_live(i)) return nb::none();
+  for (; bound.calls < run.ends.size(); ++bound.calls) {
+    const size_t begin = bound.calls ? run.ends[bound.calls - 1] : 0, count = run.ends[bound.calls] - begin;
+    if (bound.calls >= scalars_.size() || scalars_[bound.calls].size() != count) return false;
+    for (size_t i = 0; i < count; ++i) {
+      if (!take(bound, scalars_[bound.calls][i], run.scalars[begin + i])) return false;
     }
-    return values(run);
   }
+  return true;
+}
 
-  // The values of the symbols that a run has come to, None for others; None if its sizes are not those of the trace.
-  nb::object values(Run& run) const {
-    Bound& bound = run.bounds[this];
-    bound.values.resize(symbols_, {false, Number::of(int64_t{0})});
-    if (bound.fits) bound.fits = advance(bound, run);
-    if (!bound.fits) return nb::none();
-    nb::object found = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(symbols_)));
-    for (size_t i = 0; i < symbols_; ++i) {
-      const auto& [known, number] = bound.values[i];
-      PyObject* value = !known ? Py_NewRef(Py_None)
-                        : number.kind == Number::kReal ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.integer);
-      PyTuple_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(i), value);
-    }
-    return found;
-  }
-
- private:
-  bool advance(Bound& bound, const Run& run) const {
-    for (; bound.inputs < run.inputs.size(); ++bound.inputs) {
-      const std::optional<DLTensor> tensor = dl_tensor(run.inputs[bound.inputs]);
-      if (bound.inputs >= inputs_.size() || !tensor) return false;
-      const std::vector<Size>& sizes = inputs_[bound.inputs];
-      if (sizes.size() != static_cast<size_t>(tensor->ndim)) return false;
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        if (!take(bound, sizes[i], Number::of(tensor->shape[i]))) return false;
-      }
-    }
-    for (; bound.calls < run.ends.size(); ++bound.calls) {
-      const size_t begin = bound.calls ? run.ends[bound.calls - 1] : 0, count = run.ends[bound.calls] - begin;
-      if (bound.calls >= scalars_.size() || scalars_[bound.calls].size() != count) return false;
-      for (size_t i = 0; i < count; ++i) {
-        if (!take(bound, scalars_[bound.calls][i], run.scalars[begin + i])) return false;
-      }
-    }
-    return true;
-  }
-
-  static bool take(Bound& bound, const Size& mine, const Number& given) {
-    if (mine.symbol < 0) return mine.number.kind == given.kind && equal(mine.number, given);
-    auto& [known, value] = bound.values[static_cast<size_t>(mine.symbol)];
-    if (known) return equal(value, given);
-    known = true;
-    value = given;
-    return in_range(given);
-  }
-
-  std::vector<std::vector<Size>> inputs_, scalars_;
-  size_t symbols_;
-  std::vector<bool> made_;  // by the number of the value
-};
-
-struct Extent {
-  uintptr_t begin, end;
-  int64_t result;  // -1 = an input
-};
+bool Binding::take(Bound& bound, const Size& mine, const Number& given) {
+  if (mine.symbol < 0) return mine.number.kind == given.kind && equal(mine.number, given);
+  auto& [known, value] = bound.values[static_cast<size_t>(mine.symbol)];
+  if (known) return equal(value, given);
+  known = true;
+  value = given;
+  return in_range(given);
+}
 
 void add_extent(std::vector<Extent>& extents, nb::handle tensor, int64_t result) {
   const std::optional<DLTensor> memory = dl_tensor(tensor);
@@ -128,12 +122,7 @@ void add_extent(std::vector<Extent>& extents, nb::handle tensor, int64_t result)
   if (begin != end) extents.push_back({begin, end, result});
 }
 
-// The numbers of results whose memory overlaps that of an input, or of another result.
-std::vector<int64_t> overlapping(const nb::list& inputs, const nb::list& results) {
-  std::vector<Extent> extents;
-  for (const nb::handle each : inputs) add_extent(extents, each, -1);
-  int64_t number = 0;
-  for (const nb::handle each : results) add_extent(extents, each, number++);
+std::vector<int64_t> overlapping(std::vector<Extent> extents) {
   std::sort(extents.begin(), extents.end(), [](const Extent& one, const Extent& other) { return one.begin < other.begin; });
   std::vector<int64_t> found;
   size_t reached = 0;  // which of those before ends last
@@ -151,15 +140,14 @@ std::vector<int64_t> overlapping(const nb::list& inputs, const nb::list& results
   return found;
 }
 
-}  // namespace
-
 void bind_bindings(nb::module_& module) {
   nb::class_<Binding>(module, "LazyBinding")
       .def(nb::init<const nb::list&, const nb::list&, size_t, const std::vector<size_t>&>(), nb::arg("inputs"), nb::arg("scalars"),
            nb::arg("symbols"), nb::arg("made"))
-      .def("fitting", &Binding::fitting, nb::arg("run"))
-      .def("values", &Binding::values, nb::arg("run"));
-  module.def("overlapping", &overlapping, nb::arg("inputs"), nb::arg("results"));
+      .def("fitting", [](const Binding& binding, Run& run) { return values_of(binding.fitting(run)); }, nb::arg("run"))
+      .def("values", [](const Binding& binding, Run& run) { return values_of(binding.bound(run)); }, nb::arg("run"));
+  module.def("overlapping", &overlapping_tensors, nb::arg("inputs"), nb::arg("results"));
+  bind_programs(module);
 }
 
 }  // namespace ral::python

@@ -2,6 +2,7 @@
 // are written in Python and hand over what they are called with.
 #include "python/follower.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -269,7 +270,10 @@ void bind_followers(nb::module_& module) {
         set_handles(framework["handle"], self->fields().follower);
       }, nb::arg("framework"), nb::arg("slow"), nb::arg("end"))
       .def_prop_ro("mode_function", [](nb::handle self) { return mode_function(self); })
-      .def("begin", &Follower::begin, nb::arg("step"), nb::arg("number"))
+      .def("begin", &Follower::begin, nb::arg("step"), nb::arg("number"), nb::arg("state"))
+      .def_prop_ro("run", &Follower::run)
+      .def_prop_ro("busy", &Follower::is_busy)
+      .def("set_programs", &Follower::set_programs, nb::arg("step"), nb::arg("programs"))
       .def("describe", nb::overload_cast<nb::handle, const nb::tuple&, const nb::dict&>(&Follower::describe), nb::arg("function"), nb::arg("arguments"), nb::arg("keywords"))
       .def("forget", &Follower::forget, nb::arg("call"))
       .def("next", &Follower::next, nb::arg("call"))

@@ -230,13 +230,15 @@ void Run::add_proxy(nb::handle handle) {
 }
 
 void Run::give(const std::vector<size_t>& places, const nb::list& tensors) const {
-  for (size_t i = 0; i < places.size(); ++i) {
-    const nb::object handle = proxy(places[i]);
-    if (handle.is_none()) continue;
-    PyObject* old = HandleFields::at(handle.ptr(), value_field_);
-    HandleFields::at(handle.ptr(), value_field_) = nb::object(tensors[i]).release().ptr();
-    Py_XDECREF(old);
-  }
+  for (size_t i = 0; i < places.size(); ++i) give(places[i], tensors[i]);
+}
+
+void Run::give(size_t number, nb::handle tensor) const {
+  const nb::object handle = proxy(number);
+  if (handle.is_none()) return;
+  PyObject* old = HandleFields::at(handle.ptr(), value_field_);
+  HandleFields::at(handle.ptr(), value_field_) = Py_NewRef(tensor.ptr());
+  Py_XDECREF(old);
 }
 
 void Run::loosen() {
@@ -294,7 +296,7 @@ void bind_runs(nb::module_& module) {
       .def("first_in", &first_in, nb::arg("storage"))
       .def("proxy", &Run::proxy, nb::arg("number"))
       .def("live", &Run::live)
-      .def("give", &Run::give, nb::arg("numbers"), nb::arg("tensors"))
+      .def("give", nb::overload_cast<const std::vector<size_t>&, const nb::list&>(&Run::give, nb::const_), nb::arg("numbers"), nb::arg("tensors"))
       .def("written", &Run::written)
       .def("add_proxy", &Run::add_proxy, nb::arg("handle"))
       .def("clear", &Run::clear);

@@ -84,6 +84,7 @@ class Run {
   void add_proxy(nb::handle handle);
   // What stands for these values, where somebody holds it, has these tensors from now on.
   void give(const std::vector<size_t>& numbers, const nb::list& tensors) const;
+  void give(size_t number, nb::handle tensor) const;
   // Lets go of promised handles; weak references stay of those that somebody else holds.
   void loosen();
   void clear();

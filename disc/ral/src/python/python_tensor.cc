@@ -512,6 +512,21 @@ void Borrowed::add(nb::handle object, const Place& place) {
   first_ = pointer;
 }
 
+void Borrowed::add_number(const Number& number, size_t bytes) {
+  Keeper& kept = keeper();
+  if (number.kind == Number::kInteger && bytes == 0) {
+    kept.integer = number.integer;
+    tensors_.push_back({&kept.integer, &no_dims, nullptr, 0, RAL_I64, RAL_CPU, 0});
+    return;
+  }
+  kept.real = number.kind == Number::kReal ? number.real : static_cast<double>(number.integer);
+  if (bytes == sizeof(float)) {
+    const auto narrow = static_cast<float>(kept.real);
+    std::memcpy(&kept.real, &narrow, sizeof narrow);
+  }
+  tensors_.push_back({&kept.real, &no_dims, nullptr, 0, static_cast<uint16_t>(bytes == sizeof(float) ? RAL_F32 : RAL_F64), RAL_CPU, 0});
+}
+
 ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   const KnownType& type = known_type(object);
   if (type.stored) return nb::cast<const Stored&>(object).tensor;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace_tree.h"
 #include "dlpack/dlpack.h"
 #include "ral.h"
 
@@ -124,11 +125,15 @@ class Borrowed {
   template <typename Info>
   void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable, bool gpus = false) {
     tensors_.reserve(objects.size());
-    for (size_t i = 0; i < objects.size(); ++i) {
-      const ral_value_info expected = info(static_cast<int32_t>(i));
-      add(objects[i], {expected, kind, i, writable || expected.written, gpus});
-    }
+    for (const nb::handle each : objects) add(each, info(count()), kind, writable, gpus);
   }
+  // As `add_all`, object by object.
+  void reserve(size_t count) { tensors_.reserve(count); }
+  void add(nb::handle object, const ral_value_info& expected, const char* kind, bool writable, bool gpus) {
+    add(object, {expected, kind, tensors_.size(), writable || expected.written, gpus});
+  }
+  // A number: an i64, or a float of 4 or 8 bytes.
+  void add_number(const Number& number, size_t bytes);
 
   const ral_tensor* tensors() const { return tensors_.data(); }
   int32_t count() const { return static_cast<int32_t>(tensors_.size()); }

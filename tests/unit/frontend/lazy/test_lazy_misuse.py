@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import disc
 from disc.frontend.lazy import recorder
+from disc.frontend.lazy.recorder import Recorder
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
 W = torch.linspace(0, 2, 16).view(4, 4)
@@ -146,6 +147,42 @@ def test_a_read_inside_a_hook() -> None:
     both(step)
     assert len(seen) == 6
     np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-4)
+
+
+def test_a_read_runs_the_program_without_python_and_python_tells_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_python = list[object]()
+    run_compiled = Recorder._run_compiled
+    monkeypatch.setattr(Recorder, "_run_compiled", lambda self, run: (by_python.append(run), run_compiled(self, run))[1])
+
+    def step(rows: Tensor, index: Tensor, scale: float) -> Tensor:
+        doubled = rows + rows
+        return doubled.index_select(0, index) * scale
+
+    index, other = torch.tensor([0, 2]), torch.tensor([1, 0, 2])
+    expected = {scale: (step(X, index, scale).tolist(), step(X, other, scale).tolist()) for scale in (1.5, 2.5)}
+    with disc.lazy():
+        for number in range(6):  # of two sizes and numbers, and then again of the same ones
+            for at in (index, other):
+                step(X, at, 1.5 + number % 2).tolist()
+        by_python.clear()
+        hits = disc.lazy.stats().hits
+        for number in range(4):
+            assert step(X, index, 1.5 + number % 2).tolist() == expected[1.5 + number % 2][0]
+        pending = step(X, other, 1.5)
+        reader = threading.Thread(target=lambda: read.append(pending.tolist()))
+        read = list[object]()
+        reader.start()
+        reader.join()
+        assert read == [expected[1.5][1]]
+        assert disc.lazy.stats().hits >= hits + 4 and not by_python
+        by_python.clear()
+        with pytest.raises(IndexError):
+            step(X, torch.tensor([0, 9]), 1.5).tolist()
+        assert by_python
+        with torch.profiler.profile() as profile:
+            step(X, index, 1.5).tolist()
+        assert any("disc.lazy" in event.name for event in profile.events() or [])
+        assert step(X, index, 2.5).tolist() == expected[2.5][0]
 
 
 def test_threads_record_at_once_and_read_each_others_values() -> None:
