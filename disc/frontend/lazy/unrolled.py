@@ -26,6 +26,7 @@ SELECTING = (torch.Tensor.select, torch.select)
 _INDEXING: Any = torch.Tensor.__getitem__
 STACKING = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 WHOLE = slice(None)
+Codes = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -228,10 +229,11 @@ class Unrolled:
 
     def find(self) -> None:
         """Looks for loops. Where there are none, all parts are calls."""
-        candidates = sorted(runs(self._codes()), key=lambda run: (-run.size, run.period))[:MOST_TRIED]
+        codes = self._codes()
+        candidates = sorted(runs(codes), key=lambda run: (-run.size, run.period))[:MOST_TRIED]
         place = 0
         while place < len(self.steps):
-            place = self._append_loop(place, candidates) or self._append_call(place)
+            place = self._append_loop(place, candidates, codes) or self._append_call(place)
         if not self.loops or not self._is_apart():
             self.take_calls()
 
@@ -299,13 +301,23 @@ class Unrolled:
             self.append(Part("call", place, step.first, made))
         return place + 1
 
-    def _append_loop(self, place: int, candidates: Sequence[Run]) -> int | None:
+    def _append_loop(self, place: int, candidates: Sequence[Run], codes: Codes) -> int | None:
+        """A loop whose last step is whole, if there is one: what stands in front of a loop has the same numbers for any number of steps."""
         for run in candidates:
-            count = (run.first + run.size - place) // run.period
-            if run.first <= place < run.first + run.size and count >= FEWEST_STEPS:
-                count, loop = self._largest(place, run.period, count, FEWEST_STEPS)
-                if loop is not None:
-                    return self._append(place, run.period, count, loop)
+            end = run.first + run.size
+            while end < len(codes) and codes[end] == codes[end - run.period]:
+                end += 1
+            count, ahead = divmod(end - place, run.period)
+            if not run.first <= place < run.first + run.size or count < FEWEST_STEPS:
+                continue
+            before = len(self.parts), len(self.where)
+            for shift in dict.fromkeys((ahead, 0)):
+                for number in range(shift):
+                    self._append_call(place + number)
+                found, loop = self._largest(place + shift, run.period, count, FEWEST_STEPS)
+                if loop is not None and (found == count or not shift):
+                    return self._append(place + shift, run.period, found, loop)
+                del self.parts[before[0] :], self.where[before[1] :]
         return None
 
     def _largest(self, place: int, period: int, count: int, fewest: int) -> tuple[int, Loop | None]:
@@ -324,7 +336,7 @@ class Unrolled:
         self.append(Part("loop", place, steps[0].first, made, period, count))
         return place + period * count
 
-    def _codes(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def _codes(self) -> Codes:
         """Equal ones for calls that are alike, but for the tensors that they take, and which row."""
         known: dict[Hashable, int] = {}
         keys = ((signature(step), self._numbers(place)) for place, step in enumerate(self.steps))

@@ -118,6 +118,17 @@ class KeptState(Network):
         return state.square().mean()
 
 
+class Masked(Network):
+    """The first step alone has a product of which no gradient is, so that the loop begins with the second one."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        rows, mask, state = self.embedding(ids), (ids > 2).float(), self.zeros(ids)
+        for t in range(ids.shape[1]):
+            kept = mask[:, t : t + 1]
+            state = kept * self.forth(rows[:, t], state) + (1 - kept) * state
+        return state.square().mean()
+
+
 class ChosenWords(Network):
     """The next word is what the step before found likeliest: no gradient goes to the head, which PyTorch leaves without one."""
 
@@ -160,7 +171,7 @@ class Watched(Network):
 FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
 
 
-@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, ChosenWords, Truncated])
+@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, Masked, ChosenWords, Truncated])
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
