@@ -12,7 +12,8 @@ LIBRARY = len(FEATURES)  # the number of a further question of trees of GPUs: wh
 QUESTIONS = (*FEATURES, "library")  # the names of all of them
 # The arguments of a kernel that are its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a
 # time, how to prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
-SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
+BLOCKS = "g_blocks"
+SCHEDULE_SYMBOLS = ("g_rows", BLOCKS, "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
 
 
 @dataclass(frozen=True)

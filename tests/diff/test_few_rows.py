@@ -28,10 +28,10 @@ def products(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Te
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_layouts(dtype: torch.dtype) -> None:
-    """Up to 6 rows are few; 7 are two tiles whose B is packed, 13 three."""
+    """Up to 6 rows are few, and up to an eighth of k where all lies along k; more are tiles whose B is packed."""
     program = module_program(products, randn(2, 3, 4, dtype=dtype), randn(2, 4, 5, dtype=dtype), randn(2, 5, 4, dtype=dtype))
     for k, n in SIZES:
-        for batch, rows in ((1, 0), (1, 1), (3, 1), (1, 2), (2, 3), (1, 4), (1, 5), (3, 6), (2, 7), (1, 13), (0, 1)):
+        for batch, rows in ((1, 0), (1, 1), (3, 1), (1, 2), (2, 3), (1, 4), (1, 5), (3, 6), (2, 7), (1, 13), (2, 32), (1, 33), (0, 1)):
             x, y, z = randn(batch, rows, k, dtype=dtype), randn(batch, k, n, dtype=dtype), randn(batch, n, k, dtype=dtype)
             program.check(x, y, z, tolerance=None if dtype == torch.float32 else 0.03)
 
@@ -39,7 +39,7 @@ def test_both_layouts(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 5, 7])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_static_number_of_rows(dtype: torch.dtype, rows: int) -> None:
-    """Few rows need no other code, seven never take it."""
+    """Few rows need no other code, seven never take it where k is open."""
     program = module_program(
         lambda x, y, z: [F.gelu(x @ y), x @ z.t() + z[:, 0]],
         randn(rows, 4, dtype=dtype), randn(4, 5, dtype=dtype), randn(5, 4, dtype=dtype), dynamic=[(1,), (0, 1), (0, 1)],
@@ -57,9 +57,17 @@ def test_a_static_k(dtype: torch.dtype, k: int) -> None:
         lambda x, y, z: [x @ y, x @ z.t()], randn(4, k, dtype=dtype), randn(k, 5, dtype=dtype), randn(5, k, dtype=dtype),
         dynamic=[(0,), (1,), (0,)],
     )  # fmt: skip
-    for rows in (1, 3, 7, 40):
+    for rows in (1, 3, 7, 12, 13, 40):
         for n in (1, 16, 63, 65, 200):
             program.check(randn(rows, k, dtype=dtype), randn(k, n, dtype=dtype), randn(n, k, dtype=dtype), tolerance=0.03)
+
+
+@pytest.mark.parametrize("rows", [7, 13, 96, 97])
+def test_rows_of_several_tiles(rows: int) -> None:
+    """All sizes of A are known: tiles of equal and of unequal height, the most rows that are few, and one more."""
+    program = module_program(lambda x, z: F.gelu(x @ z.t()) + z[:, 0], randn(rows, 769), randn(5, 769), dynamic=[(), (0,)])
+    for n in (0, 1, 3, 64, 129):
+        program.check(randn(rows, 769), randn(n, 769))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -125,11 +133,11 @@ def test_one_column(features: int, dtype: str | None) -> None:
                 assert_close(ours, theirs, None if dtype is None else 0.05, f"{executable.isa}: result {number} at {batch} x {length}")
 
 
-@pytest.mark.parametrize("rows", [1, 3, 6])
+@pytest.mark.parametrize("rows", [1, 3, 6, 29])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_do_not_depend_on_threads(dtype: torch.dtype, rows: int) -> None:
     """Which columns go together differs with the tasks of a thread; the order of a sum does not."""
-    model = Wrapped(lambda x, y: x @ y)
+    model = Wrapped(lambda x, y: torch.cat([x @ y, x @ y.view(y.size(0), y.size(2), y.size(1)).mT], -1))
     auto = torch.export.Dim.AUTO
     shapes = (({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto}),)
     example = (randn(3, 4, 5, dtype=dtype), randn(3, 5, 6, dtype=dtype))

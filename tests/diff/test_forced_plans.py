@@ -453,7 +453,7 @@ def test_a_library_function() -> None:
         (Forced(ROW, [(1, 40), (40, 70)]), f"few-rows{{product = {product('in-place')}, turned = false, few = along, tree = {TREE}}}",
          "few must be across"),
         (Forced(LINEAR, [(2, 40)], (40, 70)), f"few-rows{{product = {product('in-place')}, turned = false, few = across, tree = {TREE}}}",
-         "needs up to 6 rows, always"),
+         "needs few rows, always"),
         (Forced(LINEAR, [(2, 40)], (40, 70)),
          f"gemm{{product = {product('in-place')}, turned = false, few = no, tree = {TREE.replace('6x4096+panels', '6x4096+panels/2')}}}", "k of this product cannot be split"),
         (Forced(LINEAR, [(2, 40)], (40, 70)),

@@ -109,10 +109,11 @@ class Code:
         shifted = self.op(f"arith.shli {wide}, {self.op(f'arith.constant dense<16> : {bits}')} : {bits}")
         return self.op(f"arith.bitcast {shifted} : {bits} to {self.vector}")
 
-    def prefetch(self, pointer: str, offset: int) -> None:
-        """The line `offset` bytes from `pointer` into L1."""
+    def prefetch(self, pointer: str, offset: int, level: int = 1) -> None:
+        """The line `offset` bytes from `pointer` into the cache of a level, 1 or 2."""
         line = self.op(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr) -> !llvm.ptr, i8")
-        self.line(f'"llvm.intr.prefetch"({line}) <{{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}}> : (!llvm.ptr) -> ()')
+        hint = f"rw = 0 : i32, hint = {4 - level} : i32, cache = 1 : i32"
+        self.line(f'"llvm.intr.prefetch"({line}) <{{{hint}}}> : (!llvm.ptr) -> ()')
 
     def shuffle(self, first: str, second: str, order: list[int]) -> str:
         """Lanes of both."""

@@ -56,8 +56,8 @@ class TreePlan(Plan):
 class GemmPlan(Plan):
     """A dot or convolution, tile by tile.
 
-    turned: A and B change places, since B is a single column; few: how up to six rows are multiplied where a call has no more: `across`
-    (rows of B scaled and added), `along` (dot products), or `no` (tiles, like more rows).
+    turned: A and B change places, since B is a single column; few: how few rows are multiplied where a call has no more: `across`
+    (rows of B scaled and added, up to six), `along` (dot products: `most_rows` of `few_rows.py`), or `no` (tiles, like more rows).
     """
 
     name: ClassVar[str] = "gemm"
@@ -69,7 +69,7 @@ class GemmPlan(Plan):
 
 @dataclass(frozen=True)
 class FewRowsPlan(GemmPlan):
-    """The same where there are never more than six rows, and B is read once, where it lies."""
+    """The same where there are never more than few rows, and B is read once, where it lies."""
 
     name: ClassVar[str] = "few-rows"
 

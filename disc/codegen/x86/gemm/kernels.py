@@ -17,14 +17,15 @@ from disc.codegen.plan.rows import check_single_dot
 from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.function import Frame, emit_function, product_cost
+from disc.codegen.x86.gemm.dots import key_step
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.few_rows import (
-    FEW,
     directions,
     emit_few_rows,
     exchange_operands,
     few_rows_functions,
     may_be_few_rows,
+    most_rows,
 )
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.packing import block_pointers, pack_blocks, right_panel, row_pointers, strips
@@ -32,6 +33,8 @@ from disc.codegen.x86.gemm.plan import (
     PANEL,
     ROWS,
     Gemm,
+    OperandAccess,
+    is_transposed,
     micro_kernels,
     panels,
     plan_gemm,
@@ -68,7 +71,7 @@ def may_compute(space: IndexSpace, body: Body, target: Target, weights: frozense
     gemm, _ = read_compute(space, body, target, weights, plan)
     ways, fixed = directions(gemm), gemm.contraction.m.is_const
     if isinstance(plan, FewRowsPlan):
-        check(bool(ways) and fixed, "", f"needs up to {FEW} rows, always, times a B whose rows or columns lie in memory one by one")
+        check(bool(ways) and fixed, "", "needs few rows, always, times a B whose rows or columns lie in memory one by one")
         check(plan.few in ways, "few", f"must be {' or '.join(ways)}")
     else:
         ways = ("no",) if fixed else ("no", *ways)
@@ -186,7 +189,7 @@ def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None, onl
     elif only_few:
         emit_few_rows(frame, gemm, _epilogue(gemm, body))
     else:
-        few = _condition(b, "sle", b.scalar(m), b.index(FEW))
+        few = _condition(b, "sle", b.scalar(m), b.scalar(most_rows(gemm)))
         with b.when(few):
             emit_few_rows(frame, gemm, _epilogue(gemm, body))
         with b.when(b.op(f"arith.xori {few}, {b.constant('arith.constant true')} : i1")):
@@ -352,7 +355,7 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
     total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
     epilogue = _epilogue(gemm, body)
-    ahead = _Ahead(frame, gemm, piece, walk, passes)
+    ahead = _Ahead(frame, gemm, columns[1], piece, walk, passes)
     if gemm.columns:
         some = b.op(f"arith.xori {piece.whole}, {b.constant('arith.constant true')} : i1")
         with b.when(b.op(f"arith.ori {walk.blocks}, {some} : i1")):
@@ -388,11 +391,13 @@ def _store_tile(frame: Frame, epilogue: Epilogue, rows: tuple[str, str], tile: s
 
 class _Ahead:
     """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
-    walk prefetches it; else the rows of A of the tile after this one, where rows follow each other."""
+    walk prefetches it, or of the rows that will be transposed into the next panel; else the rows of A of the tile after this one, where
+    rows follow each other. column_end: the column behind those of the part."""
 
-    def __init__(self, frame: Frame, gemm: Gemm, piece: _Piece, walk: _Walk, passes: str) -> None:
+    def __init__(self, frame: Frame, gemm: Gemm, column_end: str, piece: _Piece, walk: _Walk, passes: str) -> None:
         self.frame, self.gemm, self.piece = frame, gemm, piece
-        self.has_right = gemm.packed and gemm.width == gemm.panel
+        rows = not gemm.packed and gemm.right is not None and is_transposed(gemm) and key_step(gemm) == gemm.contraction.k
+        self.has_right = (gemm.packed or rows) and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
         self.has_columns = gemm.prefetches_columns
@@ -402,11 +407,17 @@ class _Ahead:
         if not self.has_right:
             return
         size = b.op(f"arith.muli {_panel_rows(b, gemm, piece.count)}, {b.index(gemm.panel_step)} : i64")
-        self.start = address(b, Buffer(piece.pointer, (), "i8"), size)
+        if rows:
+            done = b.op(f"arith.muli {_panel_rows(b, gemm, piece.start)}, {b.index(gemm.panel_step)} : i64")
+            self.start = address(b, Buffer(self._right(column_end), (), "i8"), done)
+        else:
+            self.start = address(b, Buffer(piece.pointer, (), "i8"), size)
         some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
         self.share = b.op(f"arith.divui {size}, {some} : i64")
-        not_final = b.op(f"arith.xori {piece.final}, {b.constant('arith.constant true')} : i1")
-        self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
+        self.wanted = walk.last
+        if not rows:
+            not_final = b.op(f"arith.xori {piece.final}, {b.constant('arith.constant true')} : i1")
+            self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
         self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
 
     def at(self, number: str, following: str, count: str) -> tuple[str, str]:
@@ -441,12 +452,18 @@ class _Ahead:
 
     def _row(self, row: str) -> str:
         """Where a row of A begins."""
-        left, emitter = self.gemm.left, self.frame.emitter
-        assert left is not None
-        leaf = emitter.leaves[left.leaf]
+        return self._start_of(self.gemm.left, "gm", row)
+
+    def _right(self, column: str) -> str:
+        """Where a column of B begins."""
+        return self._start_of(self.gemm.right, "gn", column)
+
+    def _start_of(self, operand: OperandAccess | None, name: str, number: str) -> str:
+        assert operand is not None
+        leaf = self.frame.emitter.leaves[operand.leaf]
         assert isinstance(leaf, Buffer)
-        with emitter.bind("gm", row):
-            return address(self.frame.b, leaf, self.frame.b.scalar(left.rest))
+        with self.frame.emitter.bind(name, number):
+            return address(self.frame.b, leaf, self.frame.b.scalar(operand.rest))
 
 
 def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str]) -> None:
