@@ -157,6 +157,7 @@ class _Entry(_Function):
     def _run(self) -> list[Typed]:
         values = self.function.block.values
         self.outputs = [Wanted(value.dims, "", f"output {number}") for number, value in enumerate(values)]
+        self.due = self._due()
         self.block(self.function.block, self.outputs, frees=False)
         return []
 
@@ -178,18 +179,24 @@ class _Entry(_Function):
             self._make_outputs(position)
         super().reach(block, position)
 
-    def _make_outputs(self, position: int) -> None:
-        """Those whose size becomes known before the step with this number. Results of steps are computed in place; what lies elsewhere is
-        copied at the end."""
-        b, block = self.b, self.function.block
-        plan = self.memory.blocks[block]
+    def _due(self) -> dict[int, list[tuple[int, int]]]:
+        """By the number of the step before which their sizes become known: the outputs that get memory of their own, as (place among those,
+        number)."""
+        block = self.function.block
         bound = {name: number + 1 for number, step in enumerate(block.steps) for name in step.binds}
-        direct = {number: value for value, number in plan.direct.items()}
-        outputs = [number for number, way in enumerate(plan.ways) if way is not Way.KEEP]
-        for place, number in enumerate(outputs):
+        due: dict[int, list[tuple[int, int]]] = {}
+        for place, number in enumerate(number for number, way in enumerate(self.memory.blocks[block].ways) if way is not Way.KEEP):
+            names = (name for dim in block.values[number].dims for name in dim.symbols())
+            due.setdefault(max((bound.get(name, 0) for name in names), default=0), []).append((place, number))
+        return due
+
+    def _make_outputs(self, position: int) -> None:
+        """Those that are due before the step with this number. Results of steps are computed in place; what lies elsewhere is copied at the
+        end."""
+        b, block = self.b, self.function.block
+        direct = {number: value for value, number in self.memory.blocks[block].direct.items()}
+        for place, number in self.due.get(position, ()):
             value = block.values[number]
-            if max((bound.get(name, 0) for dim in value.dims for name in dim.symbols()), default=0) != position:
-                continue
             for axis, size in enumerate(value.dims):
                 slot = b.op(f"llvm.getelementptr {self.dims}[{axis}] : (!llvm.ptr) -> !llvm.ptr, i64")
                 b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
