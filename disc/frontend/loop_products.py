@@ -217,6 +217,8 @@ def _view(node: fx.Node, args: list[Any], kwargs: dict[str, Any], call: Call) ->
     if node.target in RESHAPES:
         return call(aten.reshape.default, value, [_sizes(value, call)[0], *further[0]])
     rank = value.meta["val"].dim() - 1
+    if rank == node.meta["val"].dim() == 0:  # a number, of which a view may name dim 0, and which has no dims
+        return value
     if node.target is aten.expand.default:
         return call(aten.expand.default, _aligned(value, len(further[0]), call), [-1, *further[0]])
     return call(node.target, value, *VIEWS[node.target](rank, *further))

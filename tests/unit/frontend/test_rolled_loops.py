@@ -336,7 +336,7 @@ def test_products_that_no_step_waits_for_leave_a_scan() -> None:
 
 def test_convolutions_and_embedded_rows_leave_a_scan() -> None:
     def image(h: Tensor, row: Tensor, scale: Tensor, kernel: Tensor, w: Tensor) -> list[Tensor]:
-        y = torch.relu(F.conv1d(row * scale, kernel)).flatten(1)
+        y = torch.relu(F.conv1d(row * scale.squeeze(0), kernel)).flatten(1)
         y = torch.cat([y, row[:, 0].unsqueeze(2).expand(-1, -1, 2).transpose(1, 2)[:, 1, 1:]], 1)
         return [torch.tanh(y @ w + h), h.t().clone()]
 
