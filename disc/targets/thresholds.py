@@ -171,7 +171,8 @@ class GemmThresholds:
     dot_length: values of k of these, at most; dot_ahead: rows of B by which they prefetch.
     few_sums: vectors of sums, at most, of the kernel for few rows; few_chains: vectors of sums, at least, that hide the latency of a
     multiply-add; few_ahead: rows of B by which it prefetches; few_columns: columns of B, at most, that it reads side by side along k;
-    along_rows: rows of A, at most, that are multiplied so, tile by tile; along_depth: values of k that there must be for each of them.
+    along_rows: rows of A, at most, that are multiplied so, tile by tile, by a B of f32 (half as many by one of 16 bits); along_depth:
+    values of k, of f32, that there must be for each of them.
     strided_depth: values of k at a time, at most, where the columns of A are contiguous.
     """
 

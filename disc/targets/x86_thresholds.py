@@ -195,7 +195,8 @@ def _gemm(registers: int, caches: Caches) -> GemmThresholds:
         few_ahead=4,  # chosen
         few_columns=caches.l1_ways,  # derived: rows of B that lie a multiple of 4096 bytes apart share a set of an L1
         # Measured, 768 to 3072 from memory, one thread of Zen 4, packed per panel and along, ms: 12 rows 6.9, 5.3; 48 19.5, 18.0; 96 35.5,
-        # 34.2; 128 46.6, 46.5; 3072 to 768: 12 rows 6.8, 5.6; 48 19.0, 17.5; 128 45.0, 45.3.
+        # 34.2; 128 46.6, 46.5; 3072 to 768: 12 rows 6.8, 5.6; 48 19.0, 17.5; 128 45.0, 45.3. bf16, 768 to
+        # 3072: 12 rows 3.06, 2.51; 36 7.50, 6.98; 48 9.11, 9.22; 96 17.2, 17.9.
         along_rows=96,
         along_depth=8,  # derived: the lanes of a sum take 3 cycles, transposing a value of B half of one
         # Measured: 1300 x 768 times 1300 x 256, A by its columns, 159 GF/s in one piece, 231 by 512; 2472 x 256 x 256 163 and 230. Half of

@@ -80,10 +80,11 @@ def _gemm(plan: GemmPlan, body: Body, target: Target) -> Iterator[str]:
     exchanged = "; A and B change places, since B is one column" if plan.turned else ""
     yield f"A {_OPERANDS[plan.product.left]}; B {_OPERANDS[plan.product.right]}; {_epilogue(body)}{exchanged}"
     if plan.few != "no":
-        limits = target.thresholds.gemm
-        rows = "always few rows" if isinstance(plan, FewRowsPlan) else f"calls of up to {TILE_ROWS} rows"
-        if plan.few == "along" and plan.product.left == "in-place":
-            rows += f", or of k / {limits.along_depth} up to {limits.along_rows}" if not isinstance(plan, FewRowsPlan) else ""
+        rows = f"calls of up to {TILE_ROWS} rows"
+        if isinstance(plan, FewRowsPlan):
+            rows = "always few rows"
+        elif plan.few == "along" and plan.product.left == "in-place":
+            rows += ", or where k is long enough of some more"
         yield f"{rows}: B read in place, {'its rows scaled and added' if plan.few == 'across' else 'dot products'}"
     for node in body.nodes:
         why = node.attrs.get("disc.note")

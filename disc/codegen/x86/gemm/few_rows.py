@@ -79,7 +79,8 @@ def _most_rows(gemm: Gemm, way: str) -> Dim:
     few, limits = Dim.of(FEW), gemm.target.thresholds.gemm
     if way == "across" or gemm.left is None:
         return few
-    return dim_max(few, dim_min(gemm.contraction.k // limits.along_depth, limits.along_rows))
+    narrower = ELEMENT_BYTES["f32"] // ELEMENT_BYTES[gemm.form.right]  # as much of B is transposed in less time
+    return dim_max(few, dim_min(gemm.contraction.k // (limits.along_depth * narrower), limits.along_rows // narrower))
 
 
 def _least(rows: Dim) -> int:
