@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
 Edge = tuple[Node | None, int]
@@ -35,13 +36,16 @@ def reached(value: torch.Tensor, inputs: Sequence[torch.Tensor]) -> frozenset[in
 
 def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], inputs_reached: Mapping[int, frozenset[int]]) -> None:
     """Has a program's backward pass give no gradients of inputs that none of the results is reached from whose gradients it takes.
-    inputs_reached: by the numbers of the results. Results that are views of others stay as they are."""
-    nodes = {results[number].grad_fn for number in inputs_reached}
-    node = nodes.pop() if nodes else None
-    if nodes or node is None:
+    inputs_reached: by the numbers of the results. Results that are views of inputs have gradients of PyTorch's own."""
+    known, by_output, nodes = by_edges(inputs), dict[int, frozenset[int]](), set[Node]()
+    for number, found in inputs_reached.items():
+        node, place = _made_by(results[number], known)
+        if node is not None:
+            nodes.add(node)
+            by_output[place] = by_output.get(place, frozenset()) | found
+    if len(nodes) != 1:
         return
-    by_output = {results[number].output_nr: found for number, found in inputs_reached.items()}
-    known = by_edges(inputs)
+    (node,) = nodes
     numbers = [known.get(edge) for edge in node.next_functions]
 
     def gradients(found: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
@@ -49,3 +53,11 @@ def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
         return tuple(each if number in taken else None for number, each in zip(numbers, found, strict=True))
 
     node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
+
+
+def _made_by(result: torch.Tensor, inputs: Container[Edge]) -> Edge:
+    """The program that has made a result, or what the result is a view of, and as which of its outputs; no node where an input is that."""
+    edge: Edge = (result.grad_fn, result.output_nr)
+    while edge[0] is not None and edge not in inputs and not isinstance(edge[0], BackwardCFunction):
+        edge = next(iter(edge[0].next_functions), (None, 0))
+    return (None, 0) if edge in inputs else edge

@@ -156,7 +156,7 @@ class Truncated(Network):
 
 
 class Watched(Network):
-    """Outputs that are kept, and no part of the loss: no gradient goes to the head. What every step counts has none."""
+    """Outputs that are kept, with a view of them, and no part of the loss: no gradient goes to the head. What every step counts has none."""
 
     def forward(self, ids: Tensor, words: Tensor) -> Tensor:
         state, right, outputs = self.zeros(ids), torch.zeros(()), list[Tensor]()
@@ -164,7 +164,8 @@ class Watched(Network):
             state = self.forth(self.embedding(ids[:, t]), state)
             outputs.append(self.head(torch.cat([state, state], 1)))
             right = right + (outputs[-1].argmax(1) == words[:, t]).float().mean()
-        self.seen = right, torch.stack(outputs)
+        kept = torch.stack(outputs)
+        self.seen = right, kept, kept.transpose(0, 1)
         return state.square().mean()
 
 
