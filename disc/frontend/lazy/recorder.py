@@ -57,6 +57,7 @@ from disc.ral._ral import Follower, LazyCall
 WORTH_COMPILING = 2  # runs of a trace
 MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
+MOST_ALIKE = 3  # families of the same calls, of which one may hold for a batch of 1 and another for all others
 MOST_PROGRAMS = 64  # of a recorder
 MOST_STEPS = 500_000  # calls of all traces that are kept
 RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, ROLES = 0, 1, 2, 3, 4, 5, 8  # what a function is to the follower
@@ -577,8 +578,9 @@ class Recorder(TorchFunctionMode):
                 raise error.__cause__ from error
             return
         if family.counts:
-            others = [each for each in self._families if each.pattern.key != family.pattern.key or each.facts != family.facts]
-            self._families = [family, *others]
+            alike = [each for each in self._families if each.pattern.key == family.pattern.key and each.facts == family.facts]
+            old = alike[MOST_ALIKE - 1 :]
+            self._families = [family, *(each for each in self._families if each not in old)]
         self._add(run, variant)
         self.statistics.compiles += 1
         self._programs += 1

@@ -178,6 +178,22 @@ def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
 
 
+class Neighbors(Network):
+    """A step reads two rows that are joined, which a batch of 1 does in another way."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        rows, state, states = self.embedding(ids), self.zeros(ids), list[Tensor]()
+        for t in range(ids.shape[1] - 1):
+            state = self.forth(torch.cat([rows[:, t, :], rows[:, t + 1]], 1)[:, :WIDTH], state)
+            states.append(state)
+        return torch.stack(states, 1).square().mean() + self.head(torch.cat([states[-1], state], 1)).square().mean()
+
+
+def test_a_program_for_a_batch_of_1_leaves_that_for_others() -> None:
+    found = steps(Neighbors, FIRST + [(5, 14)] * 2 + [(1, 10)] * 2 + [(4, 17), (1, 13), (3, 8), (1, 7)])
+    assert (found.compiles, found.shared) == (2, 5)
+
+
 def test_a_number_that_goes_with_the_steps_becomes_general() -> None:
     found = steps(NextWord, [*FIRST, *FURTHER, (4, 17), (4, 17)])
     assert (found.compiles, found.hits) == (2, 4)
