@@ -53,7 +53,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Every:
-    """What a loop makes in all steps, in order."""
+    """What a loop makes in all steps, in order: a value by the part that is the loop, and its number in a step."""
 
     part: int
     number: int
@@ -75,7 +75,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value of the step before; before the first step, `start`."""
+    """A value of the step before, by its number in a step; before the first step, `start`."""
 
     number: int
     start: Tensor
@@ -83,7 +83,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Local:
-    """A value of the same step."""
+    """A value of the same step, by its number there."""
 
     number: int
 
@@ -420,7 +420,7 @@ class Unrolled:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a call that takes one row of its first argument does. places: of the numbers that say which row."""
+    """What a call that takes one row of its first argument along `dim` does. places: of the numbers that say which row."""
 
     dim: int
     places: tuple[int, ...]
