@@ -221,6 +221,8 @@ class Recorder(TorchFunctionMode):
 
     def settle(self) -> None:
         """Computes what has been recorded."""
+        if not self._settling and self.follower.settle():
+            return
         with self._lock, DisableTorchFunction():
             if not self._settling:
                 self._end()

@@ -279,6 +279,13 @@ void Follower::end() {
   owned(PyObject_CallOneArg(end_.ptr(), Py_None));
 }
 
+bool Follower::settle() {
+  if (depth_ != 0 || stopped || run_->ends.empty()) return false;
+  const NotHandedOver off(framework_.without);
+  const Locked locked(framework_.acquire, framework_.release);
+  return end_by_program();
+}
+
 bool Follower::end_by_program() {
   const nb::object ended = run_object_;
   Run& run = *run_;

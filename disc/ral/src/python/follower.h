@@ -97,6 +97,7 @@ class Follower {
   int32_t add_root() { return add_step(tree_.add_root(), nb::none()); }
   void finish(nb::handle run);
   void loosen() { run_->loosen(); }
+  bool settle();  // whether a program has computed what is recorded, without Python's part
   // Keeps a handle that nobody holds any more, to be used again. False, and it is not kept, if it cannot be.
   bool keep(PyObject* handle);
   nb::list numbers(int32_t step) const;

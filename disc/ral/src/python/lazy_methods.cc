@@ -289,6 +289,7 @@ void bind_followers(nb::module_& module) {
       .def("concerns", [](const Follower& self, nb::handle value) { return self.concerns(value.ptr()); }, nb::arg("value"))
       .def("take_counts", &Follower::take_counts)
       .def("numbers", &Follower::numbers, nb::arg("step"))
+      .def("settle", &Follower::settle)
       .def("enter", &Follower::enter)
       .def("leave", &Follower::leave)
       .def("forget_traces", &Follower::forget_traces)

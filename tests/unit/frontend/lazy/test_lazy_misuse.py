@@ -149,7 +149,7 @@ def test_a_read_inside_a_hook() -> None:
     np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-4)
 
 
-def test_a_read_runs_the_program_without_python_and_python_tells_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_or_a_flush_runs_the_program_without_python_and_python_tells_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     by_python = list[object]()
     run_compiled = Recorder._run_compiled
     monkeypatch.setattr(Recorder, "_run_compiled", lambda self, run: (by_python.append(run), run_compiled(self, run))[1])
@@ -174,7 +174,10 @@ def test_a_read_runs_the_program_without_python_and_python_tells_what_it_refuses
         reader.start()
         reader.join()
         assert read == [expected[1.5][1]]
-        assert disc.lazy.stats().hits >= hits + 4 and not by_python
+        held = step(X, index, 2.5)
+        disc.lazy.flush()
+        assert held.tolist() == expected[2.5][0]
+        assert disc.lazy.stats().hits >= hits + 5 and not by_python
         by_python.clear()
         with pytest.raises(IndexError):
             step(X, torch.tensor([0, 9]), 1.5).tolist()
