@@ -117,8 +117,8 @@ def emit_few_rows(frame: Frame, gemm: Gemm, epilogue: Epilogue) -> None:
             high = b.op(f"arith.minsi {b.op(f'arith.muli {high}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
             k_step = row_pointers(frame, gemm, b.index(0), rows) if gemm.left is None else None  # packed once, for all strips
             with b.loop(low, high, span) as strip:
-                end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {span} : i64')}, {high} : i64")
-                _emit_strip(frame, gemm, epilogue, k_step, (strip.index, end))
+                strip_end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {span} : i64')}, {high} : i64")
+                _emit_strip(frame, gemm, epilogue, k_step, (strip.index, strip_end))
 
 
 def _emit_strip(frame: Frame, gemm: Gemm, epilogue: Epilogue, k_step: str | None, columns: tuple[str, str]) -> None:

@@ -272,21 +272,19 @@ bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& r
 }
 
 void Follower::end() {
-  if (depth_ == 0) {
-    const Locked locked(framework_.acquire, framework_.release);
-    if (end_by_program()) return;
-  }
+  if (end_by_program()) return;
   owned(PyObject_CallOneArg(end_.ptr(), Py_None));
 }
 
 bool Follower::settle() {
-  if (depth_ != 0 || stopped || run_->ends.empty()) return false;
+  if (stopped || run_->ends.empty()) return false;
   const NotHandedOver off(framework_.without);
-  const Locked locked(framework_.acquire, framework_.release);
   return end_by_program();
 }
 
 bool Follower::end_by_program() {
+  if (depth_ != 0) return false;
+  const Locked locked(framework_.acquire, framework_.release);
   const nb::object ended = run_object_;
   Run& run = *run_;
   if (run.ends.empty()) return true;  // another thread has ended it meanwhile
