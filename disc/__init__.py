@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
-from disc.frontend.registered import set_graph_compiler
+from disc.frontend.registered import set_graph_compiler, set_recording
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from disc.api import batched, compile
     from disc.frontend.imported import Imported
@@ -86,6 +87,13 @@ def _compile_graph(imported: Imported, options: Options, targets: Sequence[str])
     return compile_graph(imported, options, targets)
 
 
+def _recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Callable[..., Any]:
+    from disc.frontend.lazy.public import recorded
+
+    return recorded(function, options)
+
+
 # What lower floors call upward is registered here, and loaded when it is first used.
 set_explainer(_explainer)
 set_graph_compiler(_compile_graph)
+set_recording(_recorded)

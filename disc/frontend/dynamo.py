@@ -54,6 +54,7 @@ from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
+from disc.frontend.unrolled_functions import Unrolling
 from disc.ir.dialect import make_context
 from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
@@ -140,15 +141,23 @@ def backend(
     if mode is not None:
         _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
+    unrolling = Unrolling.of(module.graph) if here == ("native",) else None
+    if unrolling is not None and unrolling.has_other_steps() and unrolling.record_from_now_on(options or {}):
+        _LOGGER.info("graph %s: the calls of an earlier one in other numbers; the function is recorded from now on", _place(module.graph))
+        return module.forward
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
         with sdpa_kernel([SDPBackend.MATH]), eager_scales(), divided_as_in_python(), formats_not_asked():
-            return with_autograd(settings)(module, list(example_inputs))
+            loops = list[int]()
+            compiled = with_autograd(settings, loops=loops.append)(module, list(example_inputs))
     except TorchDynamoException:
         raise
     except Exception as error:
         _failed(error, settings, module.graph)
         return module.forward
+    if unrolling is not None:
+        unrolling.note(sum(loops))
+    return compiled
 
 
 trace_recurrent_layers(backend)
@@ -162,21 +171,26 @@ def formats_not_asked() -> AbstractContextManager[None]:
 
 
 def with_autograd(
-    settings: Settings, noted: Callable[[fx.GraphModule], object] | None = None
+    settings: Settings, noted: Callable[[fx.GraphModule], object] | None = None, loops: Callable[[int], object] | None = None
 ) -> Callable[[fx.GraphModule, list[object]], Callable[..., object]]:
     """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for. noted: gets the graph that
-    computes values and gradients."""
+    computes values and gradients; loops: gets how many loops were found in a graph."""
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
 
     def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        roll_loops(graph)
+        found = roll_loops(graph)
+        if loops is not None:
+            loops(found)
         return _boxed(graph, settings)
 
     def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
         if noted is not None:
             noted(joint)
+        found = roll_loops(joint)  # before: a value of all iterations is then one tensor
+        if loops is not None:
+            loops(found)
         return _partition(joint, inputs, memory=settings.memory, **options)
 
     eager = settings.options.random == "eager"
@@ -192,10 +206,9 @@ def _partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
     above all, is computed again. What was drawn is kept for the backward pass, which would draw anew, and what that reverses as it is:
-    its loops read it from the end. Loops are found before: a value of all iterations is then one tensor. memory: a share of what that
+    its loops read it from the end. memory: a share of what that
     keeps; what has the least arithmetic for its bytes is computed again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
     Cost", chosen as a knapsack)."""
-    roll_loops(joint)
     keep_drawn(joint.graph)
     for node in joint.graph.nodes:
         if node.target is torch.ops.aten.flip.default and node.meta.get("partitioner_tag") == "is_backward":

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.taken_over import give_back, take_over
+from disc.frontend.lazy.tensors import LazyTensor, real
 from disc.ral._ral import set_following
 
 
@@ -117,6 +120,19 @@ class Lazy:
         if _thread.active is not None:
             _thread.statistics.follow(_thread.active.follower)
         return _thread.statistics
+
+
+def recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Callable[..., Any]:
+    """The function, what it calls being recorded: computed when it ends, and given as PyTorch's own tensors, unless what calls it is
+    recorded itself."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with lazy(**options):
+            result = function(*args, **kwargs)
+        return result if _thread.active is not None else pytree.tree_map_only(LazyTensor, real, result)
+
+    return call
 
 
 _thread = _Thread()

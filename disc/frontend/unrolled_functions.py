@@ -1,0 +1,108 @@
+"""Functions of torch.compile whose loops Dynamo unrolls: from the second number of steps on they are recorded instead.
+
+Dynamo runs a loop before a backend is asked: each number of steps is a graph of its own, and after eight of them PyTorch runs the rest
+without a compiler. Its guards have to hold, as Python may do anything with a number of steps; so the function has to run as Python does,
+and what it calls is recorded (`disc.lazy`), whose programs are one for all numbers of steps.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CellType, FrameType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import fx
+from torch._dynamo import eval_frame
+from torch._guards import TracingContext
+
+from disc.frontend.locations import line_text
+from disc.frontend.registered import recorded_form
+
+_WRAPPER, _FUNCTION, _CONTEXT = "compile_wrapper", "fn", "self"  # what torch.compile gives, and what that closes over
+_Calls = frozenset[tuple[str, str]]
+
+
+@dataclass
+class Unrolling:
+    """A graph of a compiled function. calls: which functions it calls at which lines, and under which conditions; number: how many calls
+    these are. known: of the graphs of the function whose loops have been found, the number of calls by the same."""
+
+    frame: FrameType
+    calls: _Calls
+    number: int
+    known: dict[_Calls, int] = field(repr=False)
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> Unrolling | None:
+        """Of the graph that Dynamo has just made; None where no function of torch.compile runs."""
+        frame = _wrapper_frame()
+        context = None if frame is None else frame.f_locals.get(_CONTEXT)
+        if frame is None or not isinstance(context, eval_frame._TorchDynamoContext):
+            return None
+        nodes = [node for node in graph.nodes if node.op.startswith("call_") and _gives_tensors(node)]
+        dtypes = [str(node.meta["example_value"].dtype) for node in graph.find_nodes(op="placeholder") if _gives_tensors(node)]
+        calls = {(str(node.target), line_text(node)) for node in nodes} | {(each, "input") for each in dtypes}
+        calls.add((str(torch.is_grad_enabled()), "gradients"))
+        return cls(frame, frozenset(calls), len(nodes), _known.setdefault(context, {}))
+
+    def has_other_steps(self) -> bool:
+        """Whether the function has brought a graph that is the same but for the number of steps of its loops."""
+        return self.known.get(self.calls, self.number) != self.number
+
+    def note(self, loops: int) -> None:
+        """That many loops have been found in the graph."""
+        if loops:
+            self.known.setdefault(self.calls, self.number)
+
+    def record_from_now_on(self, options: Mapping[str, object]) -> bool:
+        """Has the compiled function run its own code from the next call on, what it calls being recorded, and Dynamo see none of it.
+        Returns whether there is a place for that."""
+        code, (function, context) = self.frame.f_code, (self.frame.f_locals[name] for name in (_FUNCTION, _CONTEXT))
+        cells = [each.__closure__[code.co_freevars.index(_FUNCTION)]
+                 for each in _functions_over(context) if each.__code__ is code and each.__closure__ is not None]  # fmt: skip
+        found = [cell for cell in cells if cell.cell_contents is function]
+        for cell in found:
+            cell.cell_contents = torch._dynamo.disable(_Recorded(function, recorded_form(function, options)))
+        return bool(found)
+
+
+class _Recorded:
+    """What a compiled function runs in the place of its function. Where something traces what it does, it is the function itself."""
+
+    def __init__(self, function: Callable[..., Any], recorded: Callable[..., Any]) -> None:
+        self.function, self.recorded = function, recorded
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        traced = TracingContext.try_get() is not None or torch.compiler.is_exporting() or torch._C._len_torch_dispatch_stack()
+        if traced or eval_frame._stance.stance == "force_eager":
+            return self.function(*args, **kwargs)
+        if (count := getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)) is not None:
+            count(-1)  # compiled frames are not counted: with fullgraph=True it would be an error that there is none
+        return self.recorded(*args, **kwargs)
+
+
+_known: WeakKeyDictionary[Any, dict[_Calls, int]] = WeakKeyDictionary()
+
+
+def _wrapper_frame() -> FrameType | None:
+    """Of the innermost compiled function that runs."""
+    frame = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_name != _WRAPPER or frame.f_code.co_filename != eval_frame.__file__):
+        frame = frame.f_back
+    return frame
+
+
+def _gives_tensors(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
+
+
+def _functions_over(value: object) -> list[FunctionType]:
+    """Whose closures hold it: the frame of a function that runs does not tell which function it is."""
+    cells = [each for each in gc.get_referrers(value) if type(each) is CellType]
+    closures = [each for cell in cells for each in gc.get_referrers(cell) if type(each) is tuple]
+    return [each for closure in closures for each in gc.get_referrers(closure) if type(each) is FunctionType]

@@ -1,0 +1,87 @@
+"""Functions of torch.compile whose loops Dynamo unrolls: each further number of steps is no further compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import disc
+from disc.frontend import dynamo
+
+W, U = torch.randn(4, 8) * 0.4, torch.randn(8, 8) * 0.3
+
+
+def states(x: Tensor, w: Tensor, u: Tensor) -> dict[str, Any]:
+    h, found = torch.zeros(x.shape[0], 8), []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] @ w + h @ u)
+        found.append(h)
+    return {"last": h, "all": [torch.stack(found, 1)], "steps": x.shape[1]}
+
+
+def check(compiled: Callable[..., Any], batch: int, steps: int) -> None:
+    """Values and gradients against eager; values are PyTorch's own tensors."""
+    x, given = torch.randn(batch, steps, 4), []
+    for function in (compiled, states):
+        inputs = [each.clone().requires_grad_() for each in (x, W, U)]
+        result = function(*inputs)
+        assert result["steps"] == steps and type(result["last"]) is Tensor is type(result["all"][0])
+        loss = result["all"][0].square().sum() + result["last"].sum()
+        given.append([result["last"], *torch.autograd.grad(loss, inputs)])
+    for ours, theirs in zip(*given, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_all_numbers_of_steps_take_one_more_compile() -> None:
+    compiled, other = torch.compile(states, backend="disc", fullgraph=True), torch.compile(states, backend="eager")
+    began, compiles = dynamo.statistics().graphs, disc.lazy.stats().compiles
+    check(compiled, 3, 8)
+    assert dynamo.statistics().graphs == began + 2, "a forward and a backward graph"
+    for batch, steps in ((3, 11), (4, 11), (5, 11), (3, 9), (7, 20), (2, 6)):
+        check(compiled, batch, steps)
+    assert disc.lazy.stats().compiles == compiles + 1
+    assert dynamo.statistics().graphs <= began + 4
+    check(other, 3, 9)  # the same function, compiled by somebody else
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        compiled(torch.randn(3, 4, 5), W, U)
+    check(compiled, 3, 9)
+    x = torch.randn(2, 3, 5, 4)
+    torch.testing.assert_close(
+        torch.vmap(lambda each: compiled(each, W, U)["last"])(x), torch.stack([states(each, W, U)["last"] for each in x])
+    )
+    with torch.inference_mode():
+        inside = torch.randn(3, 9, 4)
+        torch.testing.assert_close(compiled(inside, W, U)["last"], states(inside, W, U)["last"])
+    with torch.compiler.set_stance("force_eager"):
+        check(compiled, 3, 9)
+    with disc.lazy():
+        pending = compiled(x[0], W, U)["last"].sum()
+        torch.testing.assert_close(float(pending), float(states(x[0], W, U)["last"].sum()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_other_graphs_of_a_function_are_no_other_numbers_of_steps() -> None:
+    """Gradients, dtypes and branches."""
+
+    def function(x: Tensor, double: bool) -> Tensor:
+        if double:
+            x = x + x
+        for t in range(6):
+            x = torch.sin(x * 0.5 + t % 1).exp()
+        return x
+
+    compiled, compiles = torch.compile(function, backend="disc"), disc.lazy.stats()
+    before = (compiles.compiles, compiles.noted)
+    x = torch.randn(3, 4)
+    for given in (x, x.double(), x.clone().requires_grad_()):
+        for double in (False, True):
+            torch.testing.assert_close(compiled(given, double), function(given, double))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, True), function(x, True))
+    assert (compiles.compiles, compiles.noted) == before
