@@ -5,15 +5,15 @@ free attributes; the legality of attributes is checked per stage in `stages.py`.
 """
 
 import sys
-import threading
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from io import BytesIO
 from typing import Any
 
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
-from torch_mlir.dialects import ext
+from torch_mlir.dialects import ext, irdl
 from torch_mlir.dialects import torch as torch_dialect
 
 from disc.ir.op_table import BINDING, OPS, Sizes
@@ -70,12 +70,22 @@ for _name in ("stablehlo", "chlo", "disc", "kernel"):
     sys.modules.setdefault(f"torch_mlir.dialects.{_name}", types.ModuleType(_name))
 
 
-_loading = threading.Lock()  # the bindings keep the dialect's module on its class: two threads that load at once free each other's
+def _definition() -> bytes:
+    """The dialect in IRDL, as bytecode. The bindings learn of the classes here; to make it of them again for every context takes long."""
+    with ir.Context(), ir.Location.unknown():
+        Disc.load()
+        written = BytesIO()
+        Disc._mlir_module.operation.write_bytecode(written)  # pyright: ignore[reportAttributeAccessIssue]
+    return written.getvalue()
+
+
+_DEFINITION = _definition()
+_MADE = ("arith", "func", "math", "shape", "tensor")  # MLIR's dialects that we make ops of: parsers and passes load what else they need
 
 
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect that disc reads or writes."""
-    context = ir.Context()
+    context = ir.Context(load_on_create_dialects=list(_MADE))
     load_dialects(context)
     return context
 
@@ -89,8 +99,10 @@ def load_dialects(context: ir.Context) -> None:
     with context, ir.Location.unknown():
         _stablehlo.register_dialect(context)
         torch_dialect.register_dialect(context)  # pyright: ignore[reportAttributeAccessIssue]
-        with _loading, suppress(ext.DialectAlreadyLoadedError):
-            Disc.load()
+        if not context.is_dialect_loaded("disc"):
+            irdl.load_dialects(ir.Module.parse(_DEFINITION))
+            for op in Disc.operations:  # pyright: ignore[reportAttributeAccessIssue]
+                op._attach_traits()
 
 
 @contextmanager

@@ -84,7 +84,7 @@ class _Compiler:
 
     def __init__(self, target: Target, opt_level: int) -> None:
         self._target, self._opt_level = target, opt_level
-        self._context = ir.Context()
+        self._context = ir.Context(load_on_create_dialects=[])  # the text and the passes load theirs
         self._context.enable_multithreading(False)  # its threads would only wait for each other
         self._messages: list[str] = []
         self._context.attach_diagnostic_handler(_noting(self._messages))
