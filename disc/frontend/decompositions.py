@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -380,7 +381,7 @@ WRITING = (aten.complex.default, aten.polar.default)
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for `ExportedProgram.run_decompositions`: an op with a rule stays, ours come before PyTorch's."""
-    table = {**_pytorch_without_rules(), **dict(torch.export.default_decompositions().items()), **foreach.decompositions()}
+    table = dict(_pytorch_table(_composite_ops()))
     for op in KEPT:
         table.pop(op, None)
     return {**table, **OURS, **registered_table()}
@@ -392,14 +393,34 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
     Results have eager's strides. eager_random: what draws random numbers stays whole, so that PyTorch draws what it does in eager mode.
     Otherwise that is lowered as it is, or by a decomposition of ours.
     """
-    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **foreach.decompositions(), **_of_dynamo(), **OURS}
+    return {**_training_table(eager_random, _composite_ops()), **_with_strides({**_of_dynamo(), **registered_table()})}
+
+
+@lru_cache(4)
+def _training_table(eager_random: bool, composite_ops: tuple[str, ...]) -> dict[torch._ops.OperatorBase, Decomposition]:
+    table = {**_pytorch_table(composite_ops), **OURS}
     kept = {
         op: decomposition
         for op, decomposition in table.items()
         if op not in (*LIFTING, *WRITING) and (not is_random(op) or (op in OURS and not eager_random))
     }
-    kept |= registered_table()
-    return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
+    return _with_strides(kept)
+
+
+def _with_strides(table: Mapping[torch._ops.OperatorBase, Decomposition]) -> dict[torch._ops.OperatorBase, Decomposition]:
+    return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in table.items()}
+
+
+def _composite_ops() -> tuple[str, ...]:
+    """The names of all composite ops that there are now: a library that is loaded may bring some."""
+    return tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
+
+
+@lru_cache(2)
+def _pytorch_table(composite_ops: tuple[str, ...]) -> dict[torch._ops.OperatorBase, Decomposition]:
+    """PyTorch's own, which it collects for 50 ms: once for the composite ops that there are."""
+    without_rules = {op: decomposition for op, decomposition in PYTORCH.items() if not has_lowering(op)}
+    return {**without_rules, **dict(core_aten_decompositions().items()), **foreach.decompositions()}
 
 
 def is_random(op: object) -> bool:
@@ -422,7 +443,3 @@ def _of_dynamo() -> dict[torch._ops.OperatorBase, Decomposition]:
     """Dynamo writes `addcmul_` and `addcdiv_` of optimizers as a prim, which it registers when it first does. The product is rounded, as
     by eager's kernels for CPUs."""
     return {torch.ops.prims.fma.default: lambda a, b, c: a * b + c} if hasattr(torch.ops.prims, "fma") else {}
-
-
-def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:
-    return {op: decomposition for op, decomposition in PYTORCH.items() if not has_lowering(op)}

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from disc.errors import UnsupportedOpError
 from disc.frontend import decompose as decompose_module
 from disc.frontend.decompose import decompose
+from disc.frontend.decompositions import export_table, training_table
 from disc.frontend.exported import export_module, import_exported
 from disc.frontend.in_place import RetraceError
 from disc.frontend.rules import OVERRIDES
@@ -222,3 +223,13 @@ def test_refusal_inside_a_decomposition_names_the_users_line(monkeypatch: pytest
     line = Dropping.forward.__code__.co_firstlineno + 1
     with pytest.raises(UnsupportedOpError, match=rf"test_decompose.py:{line}"):
         import_exported(export_module(Dropping(), inputs(3)), make_context())
+
+
+def test_tables_of_pytorchs_know_what_was_defined_since() -> None:
+    """They are collected once for the composite ops that there are."""
+    before = training_table()
+    library = torch.library.Library("disc_tables", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+    op = torch.ops.disc_tables.twice.default
+    assert op not in before and op in training_table() and op in export_table()
