@@ -9,29 +9,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch_mlir import ir
 
-from disc.artifact.cache import cache_key, open_cache, open_kernels
+from disc.artifact.cache import cache_key, open_cache
 from disc.artifact.file import file_view
 from disc.artifact.manifest import Manifest, TargetRecord, arguments_of
-from disc.artifact.output import writing
 from disc.artifact.structure import with_names
-from disc.codegen.build import Built, Part, build
+from disc.codegen.build import Built, Part
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
-from disc.codegen.plan.listing import Means
-from disc.config import VERSION, Environment, Options, checked_options, option_names, read_environment
+from disc.codegen.session import Session, compile_state, generate_parts, open_session
+from disc.config import VERSION, Options, checked_options, option_names
 from disc.errors import (
     DiscError,
     StackError,
     TargetError,
-    UnsupportedFormatError,
     UnsupportedOpError,
     did_you_mean,
     named_arguments,
@@ -44,21 +41,17 @@ from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
 from disc.frontend.user_lowerings import lowerings_digest
 from disc.ir.dialect import make_context
-from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
+from disc.ir.passes import CompileState, run_passes
 from disc.ir.progress import OnStep, Steps
-from disc.ir.stages import dot_elements, load_env
+from disc.ir.stages import load_env
 from disc.ir.state import allow_in_place
-from disc.ir.weights import WeightTable
 from disc.passes.graph.map_rows import has_rows, mark_rows
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FUSION, fusion_passes, to_named
-from disc.ral import _ral
 from disc.ral.custom_functions import registered_functions
 from disc.ral.executable import Executable, describe, load
-from disc.speculation.block_trees import BlockTree, find_trees, trees_text
-from disc.speculation.inputs import find_limits
-from disc.speculation.tree import Tree, find_tree
-from disc.targets.select import for_program, select_targets
+from disc.speculation.block_trees import BlockTree, trees_text
+from disc.speculation.tree import Tree
 from disc.targets.target import Target
 from disc.targets.thresholds import DeviceThresholds, Gpu, InputLimits
 
@@ -72,41 +65,6 @@ Instances = TypeVar("Instances")  # a model of one instance: a module, a class o
 _LOGGER = logging.getLogger("disc.cache")
 WAY_OUT = 'torch.compile(model, backend="disc") runs such ops in PyTorch and compiles the rest; docs/operators.md lists what compiles'
 FIXED_SIZES = "every dim of this program is fixed: it takes the sizes of its inputs alone"
-
-
-@dataclass(frozen=True)
-class Session:
-    """What a compile depends on besides the program: made once, before it begins, so that the key of the cache and the code cannot
-    disagree.
-
-    targets: with all that a native one could use. tree: chooses the schedules of GEMMs. threads: that may compile.
-    """
-
-    targets: tuple[Target, ...]
-    options: Options
-    environment: Environment
-    tree: Tree
-    threads: int
-
-
-def open_session(target: str | Sequence[str] = "native", options: Options | None = None, tree: Tree | None = None) -> Session:
-    """Reads the environment and the machine. tree: None = the one of this machine. Raises TargetError; DiscError for the environment."""
-    options, environment = checked_options(options), read_environment()
-    threads = options.threads or environment.threads or int(_ral.find_cores("")["threads"])
-    targets = tuple(dataclasses.replace(each, tf32=options.tf32 and each.gpu is not None) for each in select_targets(target))
-    _check_options(targets, options)
-    limits = find_limits(environment.cache_dir)
-    targets = tuple(each if each.gpu is None else dataclasses.replace(each, trees=find_trees(environment.cache_dir, each.gpu.architecture))
-                    for each in targets)  # fmt: skip
-    targets = targets if limits is None else tuple(each if each.gpu is not None else each.reading(limits) for each in targets)
-    return Session(targets, options, environment, tree or find_tree(environment.cache_dir), threads)
-
-
-def _check_options(targets: Sequence[Target], options: Options) -> None:
-    """Raises TargetError for an option that a target cannot have."""
-    gpus = [target.label for target in targets if target.gpu is not None]
-    if gpus and options.dtype == "int8":
-        raise TargetError(f'dtype="int8" is for CPUs, not for {", ".join(gpus)}: choose "bf16" or "f16", or leave the GPU out')
 
 
 # What other compilers and exporters call arguments → what to write here.
@@ -338,12 +296,6 @@ def compile_imported(
         return executable_of(parts[0].module, built, session, more, stablehlo=stablehlo, compiles=compiles, names=outputs.shown)
 
 
-def compile_state(weights: WeightTable, session: Session, on_pass: Callable[[str, int], None] = lambda name, ran: None) -> CompileState:
-    """What the passes of this compile share. Those that run once for all targets decide by the table of the first one's device."""
-    dump, thresholds = session.environment.dump, session.targets[0].thresholds.device
-    return CompileState(weights, session.options, thresholds, dump=dump, on_pass=on_pass, targets=session.targets)
-
-
 def _fused(module: ir.Module, state: CompileState, session: Session) -> tuple[list[Part], Mapping[str, object]]:
     """The modules of stage `fused`, and what the manifest says of packing."""
     refusal: str | None = None
@@ -378,31 +330,6 @@ def _parts(module: ir.Module, state: CompileState, session: Session) -> list[Par
 def _copy(module: ir.Module) -> ir.Module:
     with module.context, ir.Location.unknown():
         return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-
-
-def generate(module: ir.Module, state: CompileState, session: Session) -> Built:
-    """Code for a module of stage `fused`, whose fusions have plans for all targets."""
-    return generate_parts([Part(module, session.targets)], state, session)
-
-
-def generate_parts(parts: Sequence[Part], state: CompileState, session: Session) -> Built:
-    """Code for the targets of all parts; a failure of ours leaves the IR of the part and the command that repeats it."""
-    own = [Part(part.module, for_program(part.targets, sorted(dot_elements(part.module)))) for part in parts]
-    kept = open_kernels(session.environment) if session.options.cache and session.environment.cache else None
-    at = [own[0]]
-    try:
-        built = build(own, state.weights, Means(session.threads, kept), at.append)
-    except (TargetError, UnsupportedFormatError, RecursionError):
-        raise
-    except Exception as error:
-        emit = f"--emit={at[-1].targets[0].label}"
-        raise bug_with_reproducer("code generation", "codegen", emit, at[-1].module.operation, error) from error
-    if state.dump is not None:
-        for name, made in built.targets.items():
-            path = state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir"
-            with writing(path):
-                path.write_text(made.listing.text)
-    return built
 
 
 def executable_of(

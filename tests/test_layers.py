@@ -201,6 +201,12 @@ def test_the_runtime_needs_neither_torch_nor_mlir(module: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_passes_of_a_file_need_no_torch() -> None:
+    """It takes two seconds to load, of every golden test."""
+    wrong = [f"{importer} imports {name}" for name, importer in reached("disc.cli.debug.opt").items() if name.split(".")[0] == "torch"]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_nothing_imports_tools_tests_or_bench() -> None:
     wrong = [f"{module}:{each.line}" for module in MODULES for each in imports_of(module) if each.name.split(".")[0] in OUTSIDE]
     assert not wrong, wrong

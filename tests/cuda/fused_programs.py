@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch_mlir import ir
 
-from disc.api import compile_state, open_session
 from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.gemm import may_have_maps
 from disc.codegen.cuda.plans import KINDS, AttentionPlan, ProductPlan, attention_plan, product_plan
@@ -18,6 +17,7 @@ from disc.codegen.fusions import read_functions, read_fusions
 from disc.codegen.packed import packed_refusal
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.text import Plan, read_plan
+from disc.codegen.session import compile_state, open_session
 from disc.config import Options
 from disc.frontend.imported import Imported
 from disc.frontend.models import import_model, import_program

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from torch_mlir import ir
 
-from disc.api import compile_state, executable_of, generate, open_session
+from disc.api import executable_of
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.fusions import PLAN
 from disc.codegen.plan.text import Plan, read_plan
+from disc.codegen.session import compile_state, generate, open_session
 from disc.codegen.x86.plans import KINDS
 from disc.config import Options
 from disc.errors import PlanError

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import disc
-from disc.api import compile_imported, open_session
+from disc.api import compile_imported
+from disc.codegen.session import open_session
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.targets.thresholds import InputLimits

@@ -16,12 +16,12 @@ import torch
 
 import disc
 from disc import errors
-from disc.api import open_session
 from disc.artifact import file as artifact
 from disc.artifact.cache import open_kernels
 from disc.cli import main as cli
 from disc.cli.machine import EXTRAS
 from disc.cli.main import main
+from disc.codegen.session import open_session
 from disc.config import Options, read_environment
 from disc.speculation.inputs import find_limits
 from disc.speculation.tree import read_tree

@@ -13,7 +13,8 @@ from torch import nn
 from torch_mlir import ir
 
 import disc
-from disc.api import compile_imported, open_session
+from disc.api import compile_imported
+from disc.codegen.session import open_session
 from disc.errors import UnsupportedFormatError
 from disc.frontend.models import import_model
 from disc.frontend.portable import read_portable, write_portable

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from disc.api import compile_state, executable_of, generate, open_session
+from disc.api import executable_of
+from disc.codegen.session import compile_state, generate, open_session
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ir.bf16 import bf16_bits, bf16_values

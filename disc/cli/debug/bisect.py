@@ -13,8 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
-from disc.api import compile_state, executable_of, generate, open_session
+from disc.api import executable_of
 from disc.cli.factory import from_factory
+from disc.codegen.session import compile_state, generate, open_session
 from disc.config import Options
 from disc.errors import InputTypeError, ShapeConstraintError
 from disc.frontend.imported import Imported

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from torch_mlir import ir
 
-from disc.api import compile_state, generate, open_session
 from disc.cli.debug.options import DEFAULT_TARGET, EMIT_HELP, FILE_HELP, LOCATIONS_HELP, PASSES_HELP, STAGE_HELP, TARGET_HELP
 from disc.codegen.choose_kernels import ChooseKernels
+from disc.codegen.session import compile_state, generate, open_session
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr

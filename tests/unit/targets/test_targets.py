@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import disc
-from disc.api import open_session
 from disc.artifact.manifest import ordered_isas
+from disc.codegen.session import open_session
 from disc.errors import TargetError
 from disc.targets import cuda
 from disc.targets.select import for_program, named_targets, select_targets

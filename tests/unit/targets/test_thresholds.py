@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import disc
-from disc.api import Session, compile_imported, compile_state, open_session
+from disc.api import compile_imported
 from disc.artifact.file import read_manifest
+from disc.codegen.session import Session, compile_state, open_session
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ir.weights import WeightTable
