@@ -21,6 +21,7 @@ from torch._higher_order_ops.partitioner import HopPartitionedGraph, create_hop_
 from torch._higher_order_ops.scan import ScanAutogradImpl, ScanAutogradOp, scan_op
 from torch._higher_order_ops.utils import materialize_as_graph, prepare_fw_with_masks_all_requires_grad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from disc.frontend.decompositions import is_random as draws_in_eager
@@ -101,7 +102,7 @@ def _partitioned(step: Callable[..., object], given: tuple[object, ...], changin
     for node in (each for each in graph.nodes if each.op == "call_function" and each not in changed):
         if not changed.isdisjoint(node.all_input_nodes):
             changed.add(node)
-        elif isinstance(node.meta.get("val"), Tensor):
+        elif any(isinstance(each, Tensor) for each in pytree.tree_leaves(node.meta.get("val"))):  # one of them, or several (a norm)
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return joint.partition(min_cut_rematerialization_partition, always_recompute_complex_exprs=True)
 
