@@ -142,14 +142,14 @@ def find_loop(graph: fx.Graph) -> Loop | None:
     return None
 
 
-def runs(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[Run]:
-    """Longest stretches in which every node is like the one a period before."""
-    for period in range(1, len(codes) // FEWEST_STEPS + 1):
+def runs(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], fewest: int = FEWEST_STEPS) -> Iterator[Run]:
+    """Longest stretches of `fewest` steps and more in which every node is like the one a period before."""
+    for period in range(1, len(codes) // fewest + 1):
         alike = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
         edges = np.flatnonzero(np.diff(alike))
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             steps = (end - begin) // period + 1
-            if steps >= FEWEST_STEPS:
+            if steps >= fewest:
                 yield Run(begin, period, steps)
 
 

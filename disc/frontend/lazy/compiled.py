@@ -35,11 +35,12 @@ from disc.frontend.dynamo import Settings, compile_graph, formats_not_asked, wit
 from disc.frontend.effect_tokens import erase_tokens
 from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.lazy.calls import Input, never_sizes
-from disc.frontend.lazy.families import Facts, Family, Numbers, Output, formula
+from disc.frontend.lazy.families import Family, Numbers, Output, formula
+from disc.frontend.lazy.kin import Member
 from disc.frontend.lazy.made_again import MadeAgain, Size, Values
 from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.traces import FEWEST_GENERAL, Run, Segment, Step
+from disc.frontend.lazy.traces import FEWEST_GENERAL, History, Run, Step
 from disc.frontend.lazy.unrolled import Every, Unrolled
 from disc.frontend.lazy.variants import Guard, Program, Variant
 from disc.frontend.lowering import is_random
@@ -51,20 +52,11 @@ from disc.frontend.tracing_lock import alone
 
 @fewer_collections()
 def compile_run(
-    run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics, families: Sequence[Family] = ()
+    run: Run, history: History, settings: Settings, statistics: LazyStatistics, member: Member | None = None
 ) -> tuple[Family, Variant]:
-    """The program of a run that has ended, and what else it is one of: loops in it may have any number of steps. families: that there are.
-    Raises NotCompiledError."""
-    again = _Tracing(run, segment, families=families)
-    if again.unrolled.loops:
-        try:
-            return _compiled(again, settings, statistics)
-        except NotCompiledError:  # step by step, it may be one
-            again = _Tracing(run, segment, with_loops=False)
-    return _compiled(again, settings, statistics)
-
-
-def _compiled(again: _Tracing, settings: Settings, statistics: LazyStatistics) -> tuple[Family, Variant]:
+    """The program of a run that has ended, and the variant of it that the run is. history: of the trace; member: of kin, if the program is
+    for these, so that loops may have any number of steps. Raises NotCompiledError."""
+    again = _Tracing(run, history.written, member=member, history=history if member is None else member.kin.history)
     began = perf_counter_ns()
     if again.differentiable:
         program = again.differentiable_program(settings)
@@ -100,20 +92,20 @@ def _told() -> Iterator[None]:
 class _Tracing(Outline):
     """A run, made again with symbols for its sizes. Raises NotCompiledError for one that cannot be."""
 
-    families: Sequence[Family] = ()
-    with_loops: bool = True
+    history: History = field(kw_only=True)
+    member: Member | None = field(kw_only=True)
     places: dict[Output, int] = field(default_factory=dict)  # of results that are values
-    written: dict[int, int] = field(default_factory=dict)
+    rewritten: dict[int, int] = field(default_factory=dict)  # inputs, and the results that they become
     writes: bool = False  # any input
     draws: bool = False  # random numbers, in a program with gradients
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.unrolled = Unrolled(self)
-        if self.with_loops:
-            self.unrolled.find()
-        else:
+        if self.member is None:
+            self.unrolled = Unrolled(self)
             self.unrolled.take_calls()
+        else:
+            self.unrolled = self.member.unrolled
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
         self.mode.cache_enabled = False  # to keep what an op gives of symbolic sizes, and to make that again, takes longer than the op
@@ -127,10 +119,10 @@ class _Tracing(Outline):
     def _is_static(self, number: int) -> bool:
         """Weights, their gradients, and tensors that are there from trace to trace have one size; leaves and what is written, where these
         are made anew, may have others."""
-        tensor, segment = self.tensors[number], self.segment
-        always = number in segment.kept or number in self.run.gradients.values()
-        usual = number in segment.written or (tensor.requires_grad and tensor.is_leaf)
-        return always or (usual and all(varied != number for varied, _ in segment.varied))
+        tensor, history = self.tensors[number], self.history
+        always = number in history.kept or number in self.run.gradients.values()
+        usual = number in self.written or (tensor.requires_grad and tensor.is_leaf)
+        return always or (usual and all(varied != number for varied, _ in history.varied))
 
     def _fake(self, number: int) -> torch.Tensor:
         real = self.tensors[number]
@@ -147,15 +139,13 @@ class _Tracing(Outline):
         a size of an input now, unless that has been another one while they were the same; equal floats are one."""
         dynamic = {int(size) for number, (each, names) in enumerate(zip(self.tensors, self.inputs, strict=True))
                    for dim, (size, name) in enumerate(zip(each.shape, names, strict=True))
-                   if isinstance(name, str) and (number, dim) not in self.segment.varied}  # fmt: skip
+                   if isinstance(name, str) and (number, dim) not in self.history.varied}  # fmt: skip
         scalars, found = self.run.scalars, dict[tuple[int, int], list[float | str]]()
-        key = self.unrolled.key() if self.unrolled.loops else None
-        varied = {number for each in self.families if each.pattern.key == key for number in each.varied}
         for place, part in enumerate(self.unrolled.parts):
             for number in range(part.first, part.first + part.period):
                 given, call = scalars[number], number - part.first
                 fixed = part.kind == "rows" or self.unrolled.is_cut(place, call)
-                others = {each for mine, own, each in varied if (mine, own) == (place, call)}
+                others = frozenset[int]() if self.member is None else self.member.kin.varied((place, call))
                 found[place, call] = list(given) if fixed else self._general(number, given, dynamic, others)
         return found
 
@@ -263,7 +253,7 @@ class _Tracing(Outline):
             self.places[output] = put(values.sequence(output))
         for number, each in enumerate(inputs):
             if number not in self.twins and has_data_mutation(each):
-                self.written[number] = put(each)
+                self.rewritten[number] = put(each)
         for number, each in enumerate(inputs):
             if not self.tensors[number].requires_grad:
                 continue
@@ -288,11 +278,10 @@ class _Tracing(Outline):
                          for each in sizes)}  # fmt: skip
         counts = {place: formula(each) for place, each in self.calls.counts.items()}
         numbers = Numbers(symbols, self.inputs, self.calls.numbers)
-        written = {} if self.differentiable else self.written
+        written = {} if self.differentiable else self.rewritten
         repeatable = self.differentiable and not self.draws and not self.writes
         effects = (self.places, written, self.gradients)
-        common = (Facts.of(self), self.unrolled.pattern(), numbers, general, self._guards(), shapes, counts)
-        family = Family(*common, *effects, repeatable, program)
+        family = Family(numbers, general, self._guards(), shapes, counts, *effects, repeatable, program)
         variant = family.variant(self, self.unrolled)
         if variant is None:
             raise NotCompiledError("gradients of a loop's values go to different inputs")

@@ -1,10 +1,9 @@
-"""The program of a trace, for all traces that differ from it by the numbers of steps of their loops: one optimization, by which the cached
-transformation of Dali (paper 004, section 2) goes on to hold where Python unrolls a loop."""
+"""The program of a trace, for all traces that differ from it by the numbers of steps of their loops (`kin.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import sympy
@@ -15,7 +14,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from disc.frontend.lazy.calls import Input
 from disc.frontend.lazy.made_again import Place, Size
 from disc.frontend.lazy.outline import Outline
-from disc.frontend.lazy.unrolled import Every, Name, Pattern, Unrolled
+from disc.frontend.lazy.unrolled import Every, Name, Unrolled
 from disc.frontend.lazy.variants import Effects, Formula, Guard, Program, Variant
 from disc.ral._ral import LazyBinding
 
@@ -43,35 +42,12 @@ class Numbers:
         return LazyBinding(inputs, calls, len(self.symbols), list(made))
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What traces of one family have in common, but for their calls: of every input what programs take it by, and what the trace does with
-    it; whether gradients may be asked for."""
-
-    inputs: tuple[object, ...]
-    gradients: Mapping[int, int]
-    twins: Mapping[int, int]
-    sharing: Set[int]
-    written: Set[int]
-    differentiable: bool
-
-    @classmethod
-    def of(cls, outline: Outline) -> Facts:
-        inputs = tuple(
-            (each.dtype, each.device, each.dim(), each.requires_grad, each.is_leaf, each.requires_grad and each._is_view())
-            for each in outline.tensors
-        )
-        gradients = dict(outline.run.gradients)
-        return cls(inputs, gradients, outline.twins, outline.sharing, outline.segment.written, outline.differentiable)
-
-
 @dataclass(eq=False)
 class Family:
-    """general: symbols that the program takes, floats with the dtype of the tensor that each is there. shapes: of values; counts: how many
-    steps loops have, by their parts. outputs: which results are values; written, gradients, repeatable: as of `Effects` and `Variant`."""
+    """A program of kin, and the traces that it serves. general: symbols that it takes, floats with the dtype of the tensor that each is
+    there. shapes: of values; counts: how many steps loops have, by their parts. outputs: which results are values; written, gradients,
+    repeatable: as of `Effects` and `Variant`."""
 
-    facts: Facts
-    pattern: Pattern
     numbers: Numbers
     general: Mapping[str, torch.dtype | None]
     guards: Sequence[Guard]
@@ -82,24 +58,8 @@ class Family:
     gradients: Mapping[int, int | Input | None]
     repeatable: bool
     program: Program
-    varied: set[tuple[int, int, int]] = field(default_factory=set)
 
-    def of(self, outline: Outline, facts: Facts) -> Variant | None:
-        """The variant of a trace, if that differs by numbers of steps alone, and as guards allow. Notes which other numbers do."""
-        unrolled = Unrolled(outline)
-        alike = facts == self.facts and unrolled.follow(self.pattern) and self._has_gradients(outline)
-        variant = self.variant(outline, unrolled) if alike else None
-        if variant is None or variant.fits(outline.run) is not None:
-            return variant
-        for place, part in enumerate(unrolled.parts):
-            for call in range(part.period):
-                known, given = self.numbers.calls[place, call], unrolled.scalars[part.first + call]
-                if not unrolled.is_cut(place, call):
-                    self.varied.update((place, call, number) for number, (one, other) in enumerate(zip(known, given, strict=True))
-                                       if not isinstance(one, str) and one != other)  # fmt: skip
-        return None
-
-    def _has_gradients(self, outline: Outline) -> bool:
+    def has_gradients(self, outline: Outline) -> bool:
         """Whether the inputs that a run of PyTorch has left with gradients are those to which the program gives some."""
         before = outline.run.gradients
         given = [
@@ -125,7 +85,7 @@ class Family:
                 return None
         differentiable = {number for number, each in enumerate(outline.tensors) if each.requires_grad}
         everywhere = all(each == differentiable for each in reached.values())
-        versions = outline.segment.written
+        versions = outline.written
         effects = Effects(
             values, rows, self.written, self.gradients, outline.views, frozenset() if outline.differentiable else outline.freed,
             self.written.keys() - versions, outline.twins.keys() & versions,

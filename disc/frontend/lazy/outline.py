@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -9,7 +10,7 @@ import torch
 
 from disc.frontend.lazy.calls import BACKWARD, DETACHING, GRADIENT, PASSES, SET_GRADIENT, Input, Value, references
 from disc.frontend.lazy.reached import reached
-from disc.frontend.lazy.traces import Made, Run, Segment, Step
+from disc.frontend.lazy.traces import Made, Run, Step
 
 
 class NotCompiledError(Exception):
@@ -24,15 +25,15 @@ class NotCompiledError(Exception):
 class Outline:
     """Of a run that has ended. Raises NotCompiledError for one that cannot be compiled.
 
-    tensors: that go in; made: what is known of every value; needed: numbers of the values that outlive the run; views: those of them that
-    are taken anew, as value, step, and place among its results; freed: those whose backward pass has been. differentiable: whether
-    gradients of values may be asked for later; gradients: then, input → what its gradient becomes, and reached: value → the inputs that
-    gradients of it go to. twins: input → the one in the same
-    memory that stands for it; sharing: inputs that share memory, and are others to the program.
+    written: inputs that it writes; tensors: that go in; made: what is known of every value; needed: numbers of the values that outlive
+    the run; views: those of them that are taken anew, as value, step, and place among its results; freed: those whose backward pass has
+    been. differentiable: whether gradients of values may be asked for later; gradients: then, input → what its gradient becomes, and
+    reached: value → the inputs that gradients of it go to. twins: input → the one in the same memory that stands for it; sharing: inputs
+    that share memory, and are others to the program.
     """
 
     run: Run
-    segment: Segment
+    written: Set[int]
     steps: list[Step] = field(init=False)
     tensors: list[torch.Tensor] = field(init=False)
     made: dict[int, Made] = field(init=False)
@@ -127,7 +128,7 @@ class Outline:
         self.sharing = {number for number, first in enumerate(twins) if first < 0}
         for first in {first for number, first in enumerate(twins) if 0 <= first != number}:
             group = [number for number, each in enumerate(twins) if each == first]
-            preferred = [each for each in group if each in self.segment.written]
+            preferred = [each for each in group if each in self.written]
             if self.differentiable and any(self.tensors[each].requires_grad for each in group):
                 preferred = [each for each in group if self.tensors[each].requires_grad]
                 if len(preferred) > 1:

@@ -45,7 +45,7 @@ from disc.frontend.lazy.calls import (
 )
 from disc.frontend.lazy.compiled import compile_run
 from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
-from disc.frontend.lazy.families import Facts, Family
+from disc.frontend.lazy.kin import WORTH_COMPILING, AllKin, Member
 from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
@@ -54,10 +54,8 @@ from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
 from disc.frontend.lazy.variants import Variant
 from disc.ral._ral import Follower, LazyCall
 
-WORTH_COMPILING = 2  # runs of a trace
 MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
-MOST_ALIKE = 3  # families of the same calls, of which one may hold for a batch of 1 and another for all others
 MOST_PROGRAMS = 64  # of a recorder
 MOST_STEPS = 500_000  # calls of all traces that are kept
 RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, ROLES = 0, 1, 2, 3, 4, 5, 8  # what a function is to the follower
@@ -104,7 +102,7 @@ class Recorder(TorchFunctionMode):
         self._fruitless = 0
         self._steps = 0
         self._programs = 0
-        self._families: list[Family] = []
+        self._kin = AllKin()
         self.entered = False  # it is among the modes of PyTorch
         self._within: tuple[Run, int] | None = None  # a function that is differentiated: of which run, from which value on
         self._settling = 0  # runs that get their values: what is called for that, as the function of a program with gradients, ends no run
@@ -512,23 +510,45 @@ class Recorder(TorchFunctionMode):
         if run.pending:
             self._run_again(run)
         self.statistics.uncompiled += 1
-        segment.note(run)
-        if self._families and segment.runs == 1 and not segment.variants and self._share(run):
-            segment.runs = 0
-        elif segment.runs >= WORTH_COMPILING:
-            self._fruitless = segment.runs = 0
-            known = any(each.fits(run) is not None for each in segment.variants)  # the program came off it on the way, as by an error
-            if not known and not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
-                self._compile(run)
+        segment.history.note(run)
+        if self._serve(run) or segment.history.runs >= WORTH_COMPILING:
+            self._fruitless = segment.history.runs = 0
         else:
             self._fruitless += 1
             if self._fruitless >= FRUITLESS and not self.statistics.hits:
                 self._stop(f"{FRUITLESS} traces, none of which came twice", run)
 
+    def _serve(self, run: Run) -> bool:
+        """Has the trace, which PyTorch has run, served by a program from now on: one that its kin have, or one that is made now, as it has
+        come often enough."""
+        segment, began = run.here.segment, perf_counter_ns()
+        if any(each.fits(run) is not None for each in segment.variants):  # the program came off it on the way, as by an error
+            return False
+        if segment.refused or len(segment.variants) >= MOST_VARIANTS:
+            return False
+        try:
+            outline = Outline(run, segment.history.written)
+        except NotCompiledError as error:
+            if segment.history.runs >= WORTH_COMPILING:
+                self._refuse(run, error)
+            return False
+        member = self._kin.of(outline)
+        member = None if member is None or member.kin.refused else member
+        variant = None if member is None else member.variant()
+        self.statistics.replaying_ns += perf_counter_ns() - began
+        if member is not None and variant is not None:
+            member.kin.history.runs -= 1
+            self._add(run, variant)
+            self.statistics.shared += 1
+            return True
+        came = segment.history.runs >= WORTH_COMPILING or (member is not None and member.kin.came_often())
+        return came and self._programs < MOST_PROGRAMS and self._compile(run, member)
+
     def _stop(self, why: str, run: Run) -> None:
         self.follower.stopped = True
         self.follower.forget_traces()
         self._roots.clear()
+        self._kin.clear()
         self._new_run()
         warn(f"disc.lazy: {why}; nothing is recorded any more (at {run.here.line})")
 
@@ -564,48 +584,36 @@ class Recorder(TorchFunctionMode):
         finally:
             self._settling -= 1
 
-    def _compile(self, run: Run) -> None:
+    def _compile(self, run: Run, member: Member | None) -> bool:
+        """Makes a program for the trace: one for all its kin, if it has any and that can be, or for the trace alone."""
         segment = run.here.segment
         for each in run.here.steps():
             each.scalars = self.follower.numbers(each.number)
         try:
             with without_function_modes():
-                family, variant = compile_run(run, segment, self.settings, self.statistics, self._families)
+                family, variant = compile_run(run, segment.history, self.settings, self.statistics, member)
         except NotCompiledError as error:
-            segment.refused = str(error)
-            self.statistics.refused[str(error)] += 1
-            if error.step is not None:
-                error.step.alone = True
-            elif self.settings.strict and error.__cause__ is not None:
-                raise error.__cause__ from error
-            return
-        if family.counts:
-            alike = [each for each in self._families if each.pattern.key == family.pattern.key and each.facts == family.facts]
-            old = alike[MOST_ALIKE - 1 :]
-            self._families = [family, *(each for each in self._families if each not in old)]
+            if member is not None:
+                member.kin.refused = str(error)
+                return segment.history.runs >= WORTH_COMPILING and self._compile(run, None)
+            self._refuse(run, error)
+            return False
+        if member is not None:
+            member.kin.add(family)
         self._add(run, variant)
         self.statistics.compiles += 1
         self._programs += 1
         if self._programs == MOST_PROGRAMS:
             warn(f"disc.lazy: {MOST_PROGRAMS} programs have been compiled, no further ones are; do Python numbers change in every step?")
+        return True
 
-    def _share(self, run: Run) -> bool:
-        """Takes the program of a trace that differs by the numbers of steps of its loops, if there is one."""
-        began = perf_counter_ns()
-        try:
-            outline = Outline(run, run.here.segment)
-        except NotCompiledError:
-            return False
-        facts = Facts.of(outline)
-        for family in self._families:
-            variant = family.of(outline, facts)
-            if variant is not None:
-                self._add(run, variant)
-                self.statistics.shared += 1
-                self.statistics.replaying_ns += perf_counter_ns() - began
-                return True
-        self.statistics.replaying_ns += perf_counter_ns() - began
-        return False
+    def _refuse(self, run: Run, error: NotCompiledError) -> None:
+        run.here.segment.refused = str(error)
+        self.statistics.refused[str(error)] += 1
+        if error.step is not None:
+            next(each for each in run.here.steps() if each.number == error.step.number).alone = True
+        elif self.settings.strict and error.__cause__ is not None:
+            raise error.__cause__ from error
 
     def _add(self, run: Run, variant: Variant) -> None:
         step = run.here

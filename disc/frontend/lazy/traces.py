@@ -87,12 +87,11 @@ class Step:
 
 
 @dataclass(eq=False)
-class Segment:
-    """A trace that has ended at a step.
+class History:
+    """What runs by PyTorch have shown, of one trace or of traces that differ by numbers of steps alone.
 
-    runs: by PyTorch, since a program was made of it; written: inputs that it writes; kept: those that were the same tensors
-    the time before; inputs: of the last time that PyTorch ran it, shapes: theirs; varied: dims that have not had one size, as input and
-    place; refused: why it is not compiled.
+    runs: since a program was made; written: inputs that they write; kept: those that were the same tensors the time before; inputs: of the
+    last time, shapes: theirs; varied: dims that have not had one size, as input and place.
     """
 
     runs: int = 0
@@ -101,11 +100,9 @@ class Segment:
     inputs: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
     varied: frozenset[tuple[int, int]] = frozenset()
-    refused: str = ""
-    variants: list[Variant] = field(default_factory=list)
 
     def note(self, run: Run) -> None:
-        """A run of the trace by PyTorch."""
+        """A run by PyTorch."""
         self.runs += 1
         inputs = run.inputs
         self.written |= frozenset(run.written())
@@ -115,6 +112,15 @@ class Segment:
         self.varied |= frozenset((number, dim) for number, (before, now) in enumerate(zip(self.shapes, shapes, strict=False))
                                  for dim, (was, size) in enumerate(zip(before, now, strict=True)) if was != size)  # fmt: skip
         self.shapes = shapes
+
+
+@dataclass(eq=False)
+class Segment:
+    """A trace that has ended at a step. refused: why it is not compiled."""
+
+    history: History = field(default_factory=History)
+    refused: str = ""
+    variants: list[Variant] = field(default_factory=list)
 
 
 def root(context: Context, number: int) -> Step:

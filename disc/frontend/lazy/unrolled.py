@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,13 +19,17 @@ import torch
 from disc.frontend.lazy.calls import GRADIENT, PASSES, SET_GRADIENT, Counted, Input, Scalar, Value, references, writes
 from disc.frontend.lazy.outline import Outline
 from disc.frontend.lazy.traces import Made, Step
-from disc.frontend.loops_found import FEWEST_STEPS, MOST_TRIED, Run, runs
+from disc.frontend.loops_found import MOST_TRIED, Run, runs
 
 UNBINDING = (torch.Tensor.unbind, torch.unbind)
 SELECTING = (torch.Tensor.select, torch.select)
 _INDEXING: Any = torch.Tensor.__getitem__
 STACKING = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 WHOLE = slice(None)
+_NAMES = {"add": "add", "sub": "sub", "mul": "mul", "matmul": "matmul", "truediv": "div", "mod": "remainder"}
+_OPERATORS: dict[Any, Any] = {getattr(torch.Tensor, f"__{name}__"): getattr(torch.Tensor, plain) for name, plain in _NAMES.items()}
+_OPERATORS |= {torch.Tensor.__radd__: torch.Tensor.add, torch.Tensor.__rmul__: torch.Tensor.mul}  # of a number
+_REFLECTED: dict[Any, Any] = {getattr(torch.Tensor, f"__r{name}__"): getattr(torch.Tensor, plain) for name, plain in _NAMES.items()}
 Codes = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -139,7 +143,7 @@ class Unrolled:
     """The parts of a trace. loops: by their places among these; where: for each value its part, its number in a step, and the step."""
 
     def __init__(self, outline: Outline) -> None:
-        self.steps, self.scalars, self.outline = outline.steps, outline.run.scalars, outline
+        self.steps, self.scalars, self.outline = list(map(_as_others, outline.steps)), outline.run.scalars, outline
         self.parts, self.loops = list[Part](), dict[int, Loop]()
         self.where: list[tuple[int, int, int]] = []
 
@@ -227,13 +231,13 @@ class Unrolled:
 
     # --- taking a trace apart ----------------------------------------------------------------------------------------------------------
 
-    def find(self) -> None:
-        """Looks for loops. Where there are none, all parts are calls."""
+    def find(self, fewest: int) -> None:
+        """Looks for loops of so many steps and more. Where there are none, all parts are calls."""
         codes = self._codes()
-        candidates = sorted(runs(codes), key=lambda run: (-run.size, run.period))[:MOST_TRIED]
+        candidates = sorted(runs(codes, fewest), key=lambda run: (-run.size, run.period))[:MOST_TRIED]
         place = 0
         while place < len(self.steps):
-            place = self._append_loop(place, candidates, codes) or self._append_call(place)
+            place = self._append_loop(place, candidates, codes, fewest) or self._append_call(place)
         if not self.loops or not self._is_apart():
             self.take_calls()
 
@@ -301,20 +305,20 @@ class Unrolled:
             self.append(Part("call", place, step.first, made))
         return place + 1
 
-    def _append_loop(self, place: int, candidates: Sequence[Run], codes: Codes) -> int | None:
+    def _append_loop(self, place: int, candidates: Sequence[Run], codes: Codes, fewest: int) -> int | None:
         """A loop whose last step is whole, if there is one: what stands in front of a loop has the same numbers for any number of steps."""
         for run in candidates:
             end = run.first + run.size
             while end < len(codes) and codes[end] == codes[end - run.period]:
                 end += 1
             count, ahead = divmod(end - place, run.period)
-            if not run.first <= place < run.first + run.size or count < FEWEST_STEPS:
+            if not run.first <= place < run.first + run.size or count < fewest:
                 continue
             before = len(self.parts), len(self.where)
             for shift in dict.fromkeys((ahead, 0)):
                 for number in range(shift):
                     self._append_call(place + number)
-                found, loop = self._largest(place + shift, run.period, count, FEWEST_STEPS)
+                found, loop = self._largest(place + shift, run.period, count, fewest)
                 if loop is not None and (found == count or not shift):
                     return self._append(place + shift, run.period, found, loop)
                 del self.parts[before[0] :], self.where[before[1] :]
@@ -469,6 +473,14 @@ def _may_repeat(step: Step) -> bool:
     """Whether it only makes tensors of tensors."""
     made = bool(step.results) and all(type(each) is Made for each in step.results)
     return made and not (step.writes or step.alone or step.turned or step.func in (GRADIENT, SET_GRADIENT, *PASSES))
+
+
+def _as_others(step: Step) -> Step:
+    """The call under the name that PyTorch has for it in all steps: operators of tensors that were there before the first step have other
+    names than those of what steps make, and an operator whose right operand alone was made is the reflected one."""
+    if step.func in _REFLECTED and not (step.kwargs or isinstance(step.args[1], Scalar)):
+        return replace(step, func=_REFLECTED[step.func], args=(step.args[1], step.args[0]))
+    return replace(step, func=_OPERATORS[step.func]) if step.func in _OPERATORS else step
 
 
 def signature(step: Step) -> Hashable:

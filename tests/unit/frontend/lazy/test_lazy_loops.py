@@ -189,9 +189,44 @@ class Neighbors(Network):
         return torch.stack(states, 1).square().mean() + self.head(torch.cat([states[-1], state], 1)).square().mean()
 
 
-def test_a_program_for_a_batch_of_1_leaves_that_for_others() -> None:
-    found = steps(Neighbors, FIRST + [(5, 14)] * 2 + [(1, 10)] * 2 + [(4, 17), (1, 13), (3, 8), (1, 7)])
-    assert (found.compiles, found.shared) == (2, 5)
+def test_no_size_has_to_come_twice() -> None:
+    """The first call finds no gradients. Of the next ones the second makes a program, and the second of a batch of 1 another; programs serve
+    numbers of steps that came before there were any."""
+    sizes = [
+        (4, 11),
+        (1, 4),
+        (3, 5),
+        (6, 14),
+        (1, 10),
+        (5, 25),
+        (1, 13),
+        (4, 17),
+        (1, 7),
+        (8, 3),
+        (3, 8),
+        (1, 10),
+        (2, 3),
+        (7, 14),
+        (1, 13),
+    ]
+    found = steps(Neighbors, sizes)
+    assert (found.compiles, found.shared, found.hits) == (2, 7, 3)
+
+
+class Averaged(Network):
+    """A loss by the number of steps, and a state that begins as a tensor from outside: its first sum has another name."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, loss = self.zeros(ids), torch.zeros(())
+        for t in range(ids.shape[1]):
+            state = torch.tanh(state @ self.forth.weight_hh[:HIDDEN] + self.embedding(ids[:, t]).sum(1, keepdim=True))
+            loss = loss + F.cross_entropy(self.head(torch.cat([state, 1 - state], 1)), words[:, t])
+        return loss / ids.shape[1]
+
+
+def test_few_steps_are_a_loop_where_their_number_varies() -> None:
+    found = steps(Averaged, [(4, 5), (4, 4), (3, 6), (2, 3), (6, 2), (5, 12), (5, 3), (2, 2), (4, 12)])
+    assert (found.compiles, found.shared, found.hits) == (1, 3, 3)
 
 
 def test_a_number_that_goes_with_the_steps_becomes_general() -> None:
