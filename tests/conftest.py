@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,12 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _MANY = 6  # cases of a test of which `--half` leaves every other one
-OBJECTS = "DISC_TEST_OBJECTS"  # the folder of `_shared_objects`: one for all workers
+OBJECTS = Path(__file__).resolve().parents[1] / "build" / "test_objects"  # of `_shared_objects`
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         os.environ[levels.EVERY] = "1"
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="disc-objects-")
-        os.environ[OBJECTS] = folder.name
-        config.add_cleanup(folder.cleanup)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,13 +92,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_objects() -> Iterator[None]:
-    """LLVM compiles no text twice in a session: most of the time of all tests would be LLVM's."""
+    """LLVM compiles no text twice, nor what it compiled for the tests before the last change: most of the time of all tests would be its."""
     if "disc.codegen.mlir.lower" not in sys.modules:  # no test of this session compiles
         yield
         return
     from shared_objects import shared_objects
 
-    with shared_objects(Path(os.environ[OBJECTS])):
+    with shared_objects(OBJECTS):
         yield
 
 
