@@ -12,6 +12,7 @@ import linecache
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -200,8 +201,9 @@ class Checked:
         return {name: int((writers == -1).sum()) for name, writers in self.writers.items() if (writers == -1).any()}
 
 
+@cache
 def load(text: str) -> Any:
-    """The kernel of a text. Triton reads its source by `inspect`."""
+    """The kernel of a text. Triton reads its source by `inspect`, and writes it anew before its first launch."""
     filename = f"<kernel {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     space: dict[str, Any] = {"tl": tl, "triton": triton, "libdevice": _Device(), "__name__": "kernels"}
