@@ -1,8 +1,8 @@
 """Gradients of `scan`: PyTorch's own, but for what a step keeps for them, and results without gradients (integers), which PyTorch refuses.
 
-What it keeps, and the gradients themselves, are copies, since results of a body must not share memory, and halves of one tensor do.
-Lowered, a copy is none. What is the same in every step is not kept once per step, what is drawn is kept. That what backward adds up in
-every step leaves its loop is the work of `loop_sums`.
+What it keeps, and the gradients themselves, are copies, since results of a body must not share memory, and halves of one tensor do. They
+lie row by row: PyTorch wants one layout of what is carried, and a dim of size 1 has any. Lowered, a copy is none. What is the same in every
+step is not kept once per step, what is drawn is kept. That what backward adds up in every step leaves its loop is the work of `loop_sums`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Copying(ScanAutogradImpl):
 
     def call_backward(self, *grad_fw_outputs: Tensor) -> tuple[object, ...]:
         self.saved_fw_additional_inputs = [each.clone() if isinstance(each, Tensor) else each for each in self.saved_fw_additional_inputs]
-        return super().call_backward(*(each.clone() for each in grad_fw_outputs))
+        return super().call_backward(*(each.clone(memory_format=torch.contiguous_format) for each in grad_fw_outputs))
 
 
 def _copy_results(module: fx.GraphModule, first: int) -> None:
@@ -137,7 +137,9 @@ def _copy_results(module: fx.GraphModule, first: int) -> None:
         for place in range(first, len(results)):
             value = results[place].meta.get("val") if isinstance(results[place], fx.Node) else None
             if isinstance(value, Tensor):
-                copy = module.graph.call_function(torch.ops.aten.clone.default, (results[place],))
+                copy = module.graph.call_function(
+                    torch.ops.aten.clone.default, (results[place],), {"memory_format": torch.contiguous_format}
+                )
                 copy.meta = dict(results[place].meta)
                 results[place] = copy
     output.args = (tuple(results),)

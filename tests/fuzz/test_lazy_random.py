@@ -1,7 +1,9 @@
-"""Random programs under `disc.lazy`: values, what is written, losses and gradients are eager PyTorch's, over changing sizes."""
+"""Random programs under `disc.lazy`: values, what is written, losses and gradients are eager PyTorch's, over changing sizes; loops of Python
+with random numbers of steps, too, which must not be compiled for each of these."""
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -149,3 +151,100 @@ def run(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(3, 200))
 def test_programs(seed: int) -> None:
     run(seed)
+
+
+UNITS, INPUTS, WORDS, CLASSES = 6, 5, 11, 3
+MOST_COMPILES = 3  # for batches of 1, for others, and for what some sizes alone allow
+
+
+class Tagger(nn.Module):
+    """A network over the steps of a sequence, drawn: the cell, how steps get their rows, what is made of the states, and the loss."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.cell, self.rows, self.loss = draw.choice(("lstm", "gru", "rnn", "own", "memory")), draw.randrange(3), draw.randrange(4)
+        self.upper, self.back = draw.random() < 0.3, draw.random() < 0.3
+        self.embedding, self.head = nn.Embedding(WORDS, INPUTS), nn.Linear(UNITS, CLASSES)
+        kinds = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
+        makes: Callable[[int, int], nn.Module] = kinds.get(self.cell, lambda inputs, units: nn.Linear(inputs + units, 4 * units))
+        self.cells = nn.ModuleList([makes(INPUTS, UNITS), makes(UNITS, UNITS), makes(INPUTS, UNITS)])
+
+    def step(self, cell: nn.Module, row: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        if self.cell == "lstm":
+            return cell(row, state)
+        if self.cell in ("gru", "rnn"):
+            return cell(row, state[0]), state[1]
+        i, f, g, o = cell(torch.cat([row, state[0]], 1)).chunk(4, 1)
+        if self.cell == "memory":  # outer products, and what normalizes them
+            memory = torch.sigmoid(f).unsqueeze(2) * state[1] + i.unsqueeze(2) @ torch.tanh(g).unsqueeze(1)
+            return (memory @ o.unsqueeze(2)).squeeze(2) / (1 + o.square().sum(1, keepdim=True)), memory
+        c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+    def states(self, cell: nn.Module, rows: list[Tensor]) -> list[Tensor]:
+        h = torch.zeros(rows[0].shape[0], UNITS)
+        state, found = (h, torch.zeros(rows[0].shape[0], UNITS, UNITS) if self.cell == "memory" else h), list[Tensor]()
+        for row in rows:
+            state = self.step(cell, row, state)
+            found.append(state[0])
+        return found
+
+    def forward(self, ids: Tensor, classes: Tensor) -> Tensor:
+        x, length = self.embedding(ids), ids.shape[1]
+        rows = [self.embedding(ids[:, t]) if self.rows == 0 else x[:, t] for t in range(length)] if self.rows < 2 else list(x.unbind(1))
+        found = self.states(self.cells[0], rows)
+        found = self.states(self.cells[1], found) if self.upper else found
+        if self.back:
+            found = [one + other for one, other in zip(found, self.states(self.cells[2], rows[::-1])[::-1], strict=True)]
+        if self.loss == 0:
+            return nn.functional.cross_entropy(self.head(torch.stack(found, 1)).flatten(0, 1), classes.flatten())
+        if self.loss == 1:
+            return nn.functional.cross_entropy(self.head(found[-1]), classes[:, 0])
+        losses = [nn.functional.cross_entropy(self.head(each), classes[:, t]) for t, each in enumerate(found)]
+        return torch.stack(losses).mean() if self.loss == 2 else sum(losses, torch.zeros(())) / length
+
+
+def sizes(draw: random.Random, count: int) -> list[tuple[int, int]]:
+    """Batches and lengths. Some are alike, or the size of a layer; the first ones may be odd."""
+    chosen = [(draw.randrange(1, 9), draw.randrange(2, 18)) for _ in range(count)]
+    odd = draw.choice(([(1, 9), (1, 4)], [(3, 2), (2, 2)], [(9, 9), (7, 7)], [(UNITS, UNITS), (UNITS, 12)], [(4, 5), (4, 3)], []))
+    return [*odd, *chosen, (UNITS, UNITS), (UNITS, CLASSES), (WORDS, INPUTS), (1, UNITS), *chosen[-3:]]
+
+
+def run_loops(seed: int, count: int) -> None:
+    draw = random.Random(seed)
+    public._thread.__init__()
+    torch.manual_seed(seed)
+    network = Tagger(draw)
+    twin = copy.deepcopy(network)
+    kind = draw.choice((torch.optim.SGD, torch.optim.AdamW))
+    optimizers, clips = [kind(each.parameters(), lr=0.05) for each in (network, twin)], draw.random() < 0.5
+
+    def step(number: int, *given: Tensor) -> float:
+        model = (network, twin)[number]
+        optimizers[number].zero_grad()
+        loss = model(*given)
+        loss.backward()
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizers[number].step()
+        return loss.item()
+
+    for batch, length in sizes(draw, count):
+        ids, classes = torch.randint(0, WORDS, (batch, length)), torch.randint(0, CLASSES, (batch, length))
+        with disc.lazy():
+            loss = step(0, ids, classes)
+        assert loss == pytest.approx(step(1, ids, classes), abs=1e-4, rel=1e-4)
+        for ours, expected in zip(network.parameters(), twin.parameters(), strict=True):
+            assert (ours.grad is None) == (expected.grad is None)
+            if ours.grad is not None:
+                torch.testing.assert_close(ours.grad, expected.grad, atol=1e-4, rtol=1e-3)
+            with torch.no_grad():
+                ours.copy_(expected)  # AdamW makes much of tiny differences
+    found = disc.lazy.stats()
+    assert found.compiles <= MOST_COMPILES and not found.refused, (found.compiles, found.shared, found.refused)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_loops_of_random_lengths(seed: int) -> None:
+    run_loops(seed, 6 if seed == 0 else 24)

@@ -91,9 +91,11 @@ class MadeAgain:
         over = [values.over[place, each] for each in rows]
         for number in loop.cut:  # before the loop says which sizes are equal: those of its rows are known first
             self._note((place, number), values.tensor(Name(place, number)))
+        if not loop.sources:  # it takes rows, for other loops
+            return
         names = list(dict.fromkeys(name for n in loop.sources for name in self.numbers[place, n] if isinstance(name, str)))
         made = [self.outline.made[part.value + n] for n in range(part.width)]
-        starts = [_apart(values.tensor(each.start)) for each in carried] or [torch.zeros((), device=over[0].device)]
+        starts = [_in_order(values.tensor(each.start)) for each in carried] or [torch.zeros((), device=over[0].device)]
         over, outside = list(map(_apart, over)), [_apart(values.tensor(each)) for each in outer]
         # PyTorch takes no gradients of a scan that stacks nothing
         stacked = sorted(number for mine, number in self.stacked if mine == place) or [each.number for each in carried[:1]]
@@ -105,7 +107,7 @@ class MadeAgain:
             results = self._made_in_step(place, part, loop, body, known, {**symbols, **named}, values)
             results |= {number: known[each] for number, each in loop.cut.items()}
             state = [results[each.number] for each in carried] or [operands[0]]
-            return [each.clone() for each in (*state, *(results[number] for number in stacked))]
+            return [*map(_in_order, state), *(results[number].clone() for number in stacked)]
 
         found = scan_op(step, starts, over, (*outside, *(_apart(symbols[name]) for name in names)))
         operands = dict(zip((*(carried or [None]), *rows, *outer), (*starts, *over, *outside), strict=True))
@@ -246,6 +248,11 @@ def _read(unrolled: Unrolled, needed: Sequence[int]) -> tuple[set[Place], set[Pl
 def _apart(value: Any) -> Any:
     """PyTorch forbids what `scan` reads to share memory."""
     return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _in_order(state: torch.Tensor) -> torch.Tensor:
+    """A copy that lies row by row: PyTorch wants what is carried to have one layout, of a dim of size 1, too."""
+    return state.clone(memory_format=torch.contiguous_format)
 
 
 def _expression(size: object) -> object:

@@ -533,7 +533,6 @@ class Recorder(TorchFunctionMode):
                 self._refuse(run, error)
             return False
         member = self._kin.of(outline)
-        member = None if member is None or member.kin.refused else member
         variant = None if member is None else member.variant()
         self.statistics.replaying_ns += perf_counter_ns() - began
         if member is not None and variant is not None:
@@ -541,6 +540,7 @@ class Recorder(TorchFunctionMode):
             self._add(run, variant)
             self.statistics.shared += 1
             return True
+        member = None if member is None or member.kin.refused else member
         came = segment.history.runs >= WORTH_COMPILING or (member is not None and member.kin.came_often())
         return came and self._programs < MOST_PROGRAMS and self._compile(run, member)
 

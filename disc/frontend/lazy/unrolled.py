@@ -161,14 +161,15 @@ class Unrolled:
         return self.name(reference.number) if isinstance(reference, Value) else reference
 
     def row(self, number: int) -> tuple[Tensor | Every, int, int] | None:
-        """The sequence that a value is a row of, along which dim, and which row: one that a call gives all rows of, or a step's value."""
+        """The sequence that a value is a row of, along which dim, and which row: one that a call gives all rows of, or a loop takes rows
+        of; or a step's value."""
         place, own, step = self.where[number]
         part = self.parts[place]
         if part.kind == "loop":
             rows = self.loops[place].cut.get(own)
             if rows is None:
                 return Every(place, own), 0, step
-            return None
+            return None if rows.kept else (rows.of, rows.dim, rows.begin + (part.count - 1 - step if rows.backwards else step))
         return None if part.kind == "call" else (*self.unbound(part), step)
 
     def unbound(self, part: Part) -> tuple[Tensor, int]:
