@@ -19,8 +19,8 @@ constexpr int64_t kHugePageThreshold = 2 * kHugePage;  // below, alignment would
 constexpr int64_t kLargest = int64_t{1} << 47;         // the user address space of x86-64
 constexpr int64_t kPage = 4096;
 constexpr int64_t kReusedBytes = 64 << 10;  // smaller results come from the allocator, which rarely returns their pages
-constexpr int64_t kIdleBytes = 256 << 20;   // of all blocks that wait for another result
-constexpr size_t kIdleBlocks = 64;          // of them: those of a few calls at once, and few enough to look through
+constexpr int64_t kIdleBytes = 512 << 20;   // of all blocks that wait for another result
+constexpr size_t kIdleBlocks = 256;         // of them: the gradients of a model, and few enough to look through
 
 struct IdleBlock {
   void* data;
