@@ -61,10 +61,11 @@ def main() -> int:
 def _compile(request: Request) -> Executable:
     _say(stage="starting", percent=0)
     from disc import api
+    from disc.codegen.session import open_session
     from disc.ir.dialect import make_context
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
-    session = api.open_session(request.targets, options)
+    session = open_session(request.targets, options)
     if request.format == "stablehlo":
         # The front end chooses by the suffix; it distinguishes text from bytecode itself.
         return api.compile_program(Path("program").rename("program.mlirbc"), session, _step)
