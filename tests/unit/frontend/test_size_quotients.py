@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
+from sympy.solvers import inequalities
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from disc.frontend.size_quotients import quick_quotients
@@ -53,3 +54,21 @@ def test_pytorch_has_its_own_again() -> None:
         assert FloorDiv.eval != before
         raise RuntimeError
     assert FloorDiv.eval == before
+
+
+@pytest.mark.parametrize("positive", [True, None])
+def test_a_lone_bound_is_what_sympy_makes_of_it(positive: bool | None) -> None:
+    size = sympy.Symbol("size", integer=True, positive=positive)
+    real = sympy.Symbol("real")
+    asked = [
+        ({size >= 2}, size),
+        ({size >= 2, size <= 7}, size),
+        ({size <= 7}, size),
+        ({size > 3}, size),
+        ({2 * size >= 8}, size),
+        ({real >= 2}, real),
+    ]
+    wanted = [inequalities.reduce_inequalities(*each) for each in asked]
+    with quick_quotients():
+        assert [inequalities.reduce_inequalities(*each) for each in asked] == wanted
+    assert wanted[0] == sympy.Le(2, size)
