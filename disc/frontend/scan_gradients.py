@@ -94,7 +94,7 @@ def _partitioned(step: Callable[..., object], given: tuple[object, ...], changin
     plain = materialize_as_graph(step, given, subgraph_decomp_table={})
     excluded = torch._C._dispatch_tls_local_exclude_set().remove(DispatchKey.Functionalize)
     functional = torch.func.functionalize(plain, remove="mutations")
-    plain = materialize_as_graph(functional, given, exclude_key_set=excluded, subgraph_decomp_table={})
+    plain = materialize_as_graph(functional, given, exclude_key_set=excluded, subgraph_decomp_table={torch.ops.aten.copy.default: _copied})
     joint = create_hop_joint_graph(plain, given, functionalize=True)  # pyright: ignore[reportArgumentType]
     graph = joint.joint_gm.graph
     inputs = list(graph.find_nodes(op="placeholder"))
@@ -105,6 +105,11 @@ def _partitioned(step: Callable[..., object], given: tuple[object, ...], changin
         elif any(isinstance(each, Tensor) for each in pytree.tree_leaves(node.meta.get("val"))):  # one of them, or several (a norm)
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return joint.partition(min_cut_rematerialization_partition, always_recompute_complex_exprs=True)
+
+
+def _copied(to: Tensor, value: Tensor, non_blocking: bool = False) -> Tensor:
+    """What `copy_` leaves: the op that it is where nothing is written has no gradients."""
+    return value.to(to.dtype).expand_as(to).clone()
 
 
 def keep_drawn(graph: fx.Graph) -> set[fx.Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -79,11 +79,20 @@ def references(template: Any) -> list[Value | Input]:
 
 def never_sizes(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     """The places of the numbers in templates of arguments that are no size, whichever sizes they are equal to: exponents, steps of slices,
-    dims that are named, all numbers of convolutions (strides, dilations, groups) and of paddings that repeat elements."""
+    dims that are named, what tensors are filled with, all numbers of convolutions (strides, dilations, groups) and of paddings that repeat
+    elements."""
     found = {each for name in DIMS if name in kwargs for each in _numbers(kwargs[name])}
+    if func is torch.full:
+        found |= {each for value in (*args[1:], kwargs.get("fill_value")) for each in _numbers(value)}
     found |= {each for part in _slices((*args, *kwargs.values())) for each in _numbers(part.step)}
     constant = func in CONSTANTS or (func is nn.functional.pad and kwargs.get("mode") != "constant")
     return found | {each for value in (*args, *kwargs.values()) for each in _numbers(value)} if constant else found
+
+
+def is_plain(kwargs: Mapping[str, object]) -> bool:
+    """Whether a call of one of `MAKING` gives a new tensor of this CPU, of which no gradients are asked for."""
+    device = kwargs.get("device")
+    return not any(kwargs.get(name) for name in _NOT_MADE) and (device is None or torch.device(cast("str", device)).type == "cpu")
 
 
 def _numbers(template: Any) -> list[int]:
@@ -164,6 +173,9 @@ CONSTANTS = (
 DIMS = ("dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim")
 POSITIONAL_VALUE = 4  # arguments of addcmul and addcdiv, if the last is `value`
 _PARTS = "unbind chunk split split_with_sizes tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split unsafe_split_with_sizes"
+# What makes tensors of sizes alone, and where that is not all that they may be asked for.
+MAKING = frozenset((torch.zeros, torch.ones, torch.empty, torch.full))
+_NOT_MADE = ("out", "requires_grad", "generator", "layout", "pin_memory", "names", "memory_format")
 # How many results they give depends on sizes: `Counted` ones are recorded.
 SIZED = frozenset(_named(_PARTS)) | {getattr(torch, name) for name in _PARTS.split()} | {torch.functional.split}
 BACKWARD = Tensor.backward

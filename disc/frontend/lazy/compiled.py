@@ -34,7 +34,7 @@ from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, formats_not_asked, with_autograd
 from disc.frontend.effect_tokens import erase_tokens
 from disc.frontend.fewer_collections import fewer_collections
-from disc.frontend.lazy.calls import Input, never_sizes
+from disc.frontend.lazy.calls import MAKING, Input, never_sizes
 from disc.frontend.lazy.families import Family, Numbers, Output, formula
 from disc.frontend.lazy.kin import Member
 from disc.frontend.lazy.made_again import MadeAgain, Size, Values
@@ -136,10 +136,14 @@ class _Tracing(Outline):
 
     def _numbers(self) -> dict[tuple[int, int], list[float | str]]:
         """The numbers of every call. Those that are not always the same are symbols where they may be sizes, and so are integers that are
-        a size of an input now, unless that has been another one while they were the same; equal floats are one."""
+        a size of an input now, unless that has been another one while they were the same, and sizes of what is made of sizes alone; equal
+        floats are one."""
         dynamic = {int(size) for number, (each, names) in enumerate(zip(self.tensors, self.inputs, strict=True))
                    for dim, (size, name) in enumerate(zip(each.shape, names, strict=True))
                    if isinstance(name, str) and (number, dim) not in self.history.varied}  # fmt: skip
+        dynamic |= {int(size) for step, given in zip(self.steps, self.run.scalars, strict=True) if step.func in MAKING
+                    for place, size in enumerate(given) if place not in never_sizes(step.func, step.args, step.kwargs)
+                    and step.scalars[place] is not None}  # fmt: skip
         scalars, found = self.run.scalars, dict[tuple[int, int], list[float | str]]()
         for place, part in enumerate(self.unrolled.parts):
             for number in range(part.first, part.first + part.period):
@@ -154,7 +158,7 @@ class _Tracing(Outline):
         step, names = self.steps[number], list[float | str]()
         fixed = never_sizes(step.func, step.args, step.kwargs)
         for place, (mine, value) in enumerate(zip(step.scalars, given, strict=True)):
-            other = mine is None or place in varied
+            other = mine is None or place in varied or step.func in MAKING
             if type(value) is float:
                 names.append(self._float(value, step) if other and step.floats is not None else value)
             elif place not in fixed and value >= FEWEST_GENERAL and (other or value in dynamic):

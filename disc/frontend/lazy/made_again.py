@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.reached import leave_others
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.traces import Made, Step
-from disc.frontend.lazy.unrolled import STACKING, Carried, Every, Local, Loop, Name, Part, Rows, Source, Tensor, Unrolled
+from disc.frontend.lazy.unrolled import STACKING, Carried, Every, Local, Loop, Name, Part, Rows, Source, Tensor, Unrolled, Written
 
 Place = tuple[int, int]  # of a value: its part, and its number in a step
 Size = int | str  # a symbol by name
@@ -83,10 +83,13 @@ class MadeAgain:
         wanted = {number for mine, number in (*self.finals, *self.stacked) if mine == place}
         firsts = [each.first - part.value for each in body]
         loop = self.unrolled.loops[place].needed_for(wanted, firsts)
-        carried, rows = loop.of_kind(Carried), list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
+        carried, written = loop.of_kind(Carried), loop.of_kind(Written)
+        states, rows = [*carried, *written], list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
         outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
         if not rows:
             raise NotCompiledError("no tensor says how many steps a loop has", body[0])
+        if not wanted.isdisjoint(loop.views):
+            raise NotCompiledError("a view of what a loop writes is read outside of it", body[0])
         values.over |= {(place, each): self._over(each, place, part, values) for each in rows}
         over = [values.over[place, each] for each in rows]
         for number in loop.cut:  # before the loop says which sizes are equal: those of its rows are known first
@@ -94,48 +97,69 @@ class MadeAgain:
         if not loop.sources:  # it takes rows, for other loops
             return
         names = list(dict.fromkeys(name for n in loop.sources for name in self.numbers[place, n] if isinstance(name, str)))
-        made = [self.outline.made[part.value + n] for n in range(part.width)]
-        starts = [_in_order(values.tensor(each.start)) for each in carried] or [torch.zeros((), device=over[0].device)]
+        differentiable: set[int | Written] = {n for n in range(part.width) if self.unrolled.value_requires_gradients(part.value + n)}
+        differentiable |= {each for each in written if self.unrolled.requires_gradients(each.start)}
+        starts = [_in_order(values.tensor(each.start)) for each in states] or [torch.zeros((), device=over[0].device)]
+        self._check_apart(written, [*over, *(values.tensor(each.start) for each in carried), *map(values.tensor, outer)], values)
         over, outside = list(map(_apart, over)), [_apart(values.tensor(each)) for each in outer]
         # PyTorch takes no gradients of a scan that stacks nothing
-        stacked = sorted(number for mine, number in self.stacked if mine == place) or [each.number for each in carried[:1]]
+        stacked = sorted(number for mine, number in self.stacked if mine == place) or [_number(each) for each in states[:1]]
 
         def step(*operands: Any) -> list[torch.Tensor]:
-            known = dict[Source, Any](zip((*carried, *rows, *outer), (*operands[: len(carried)], *operands[len(starts) :]), strict=False))
+            known = dict[Source, Any](zip((*states, *rows, *outer), (*operands[: len(states)], *operands[len(starts) :]), strict=False))
+            known |= {each: known[each].clone() for each in written}
             known |= {each: known[each].unsqueeze(each.dim) for each in rows if each.kept}
             named = dict(zip(names, operands[len(operands) - len(names) :], strict=True))
-            results = self._made_in_step(place, part, loop, body, known, {**symbols, **named}, values)
-            results |= {number: known[each] for number, each in loop.cut.items()}
-            state = [results[each.number] for each in carried] or [operands[0]]
+            results: dict[int | Written, torch.Tensor] = {number: known[each] for number, each in loop.cut.items()}
+            results |= self._made_in_step(place, part, loop, body, known, {**symbols, **named}, differentiable, values)
+            results |= {each: known[each] for each in written}
+            state = [results[_number(each)] for each in states] or [operands[0]]
             return [*map(_in_order, state), *(results[number].clone() for number in stacked)]
 
         found = scan_op(step, starts, over, (*outside, *(_apart(symbols[name]) for name in names)))
-        operands = dict(zip((*(carried or [None]), *rows, *outer), (*starts, *over, *outside), strict=True))
+        operands = dict(zip((*(states or [None]), *rows, *outer), (*starts, *over, *outside), strict=True))
         reached = dict[int, frozenset[int]]()
-        for number, value in enumerate([*(each.number for each in carried), *stacked], len(starts) - len(carried)):
-            if made[value].requires_grad:
-                given = loop.gradients_of(value, firsts, made)
+        for number, value in enumerate([*map(_number, states), *stacked], len(starts) - len(states)):
+            if value in differentiable:
+                given = loop.gradients_of(value, firsts, differentiable)
                 reached[number] = frozenset(place for place, each in enumerate(operands) if each in given)
         leave_others(found, list(operands.values()), reached)
-        for each, final in zip(carried, found, strict=False):
-            values.finals[place, each.number] = final if made[each.number].requires_grad else final.detach()
-        for number, every in zip(stacked, found[len(starts) :], strict=True):
-            values.stacked[place, number] = every if made[number].requires_grad else every.detach()
+        results = [each if value in differentiable else each.detach()
+                   for value, each in zip([*map(_number, states), *stacked], found[len(starts) - len(states) :], strict=True)]  # fmt: skip
+        for each, final in zip(carried, results, strict=False):
+            values.finals[place, each.number] = final
+        for each, final in zip(written, results[len(carried) :], strict=False):
+            with context(body[next(call for call, root in loop.writes.items() if root == each)].context):
+                values.tensor(each.start).copy_(final)
+        for number, every in zip(stacked, results[len(states) :], strict=True):
+            if isinstance(number, int):
+                values.stacked[place, number] = every
+
+    def _check_apart(self, written: Sequence[Written], others: Sequence[torch.Tensor], values: Values) -> None:
+        """What is in memory of its own for some sizes may not be for others (`contiguous`): here all are meant that guards allow."""
+        memory = [_memory(values.tensor(each.start)) for each in written]
+        if len(set(memory)) < len(memory) or not {*map(_memory, others)}.isdisjoint(memory):
+            raise NotCompiledError("a loop writes a tensor that shares memory with another one")
 
     def _made_in_step(
         self, place: int, part: Part, loop: Loop, body: Sequence[Step], known: Mapping[Source, Any], symbols: Mapping[str, object],
-        values: Values,
+        differentiable: Container[int | Written], values: Values,
     ) -> dict[int, torch.Tensor]:  # fmt: skip
-        """The values of a step by their numbers. Those that no gradients go through are let go of: the graph of a step does not know where
-        gradients were off."""
+        """The values of a step by their numbers. Those that no gradients go through, and what is written to such, are let go of: the graph
+        of a step does not know where gradients were off."""
         made = dict[int, torch.Tensor]()
         for number, call in enumerate(body):
             first = call.first - part.value
             if number not in loop.sources:
                 continue
-            operands = _InOrder(made[each.number] if isinstance(each, Local) else known[each] for each in loop.sources[number])
+            given = [made[each.number] if isinstance(each, Local) else known[each] for each in loop.sources[number]]
+            root = loop.writes.get(number)
+            if root is not None and (root if isinstance(root, Written) else root.number) not in differentiable:
+                given[1:] = [each.detach() for each in given[1:]]
+            operands = _InOrder(iter(given))
             for n, leaf in enumerate(self._results(call, self._given((place, number), symbols), operands, operands, values)):
-                made[first + n] = leaf if self.outline.made[call.first + n].requires_grad else leaf.detach()
+                own = leaf if self.outline.made[call.first + n].requires_grad else leaf.detach()
+                made[first + n] = own.clone() if call.first + n in self.unrolled.turned else own
                 self._note((place, first + n), leaf)
         return made
 
@@ -227,7 +251,7 @@ def _read(unrolled: Unrolled, needed: Sequence[int]) -> tuple[set[Place], set[Pl
         if part.kind == "loop":
             loop = unrolled.loops[place]
             sources = [source for found in loop.sources.values() for source in found]
-            read += [each.of if isinstance(each, Rows) else each.start if isinstance(each, Carried) else each
+            read += [each.of if isinstance(each, Rows) else each.start if isinstance(each, Carried | Written) else each
                      for each in (*sources, *loop.cut.values())]  # fmt: skip
         elif part.kind == "rows":
             read.append(unrolled.unbound(part)[0])
@@ -243,6 +267,15 @@ def _read(unrolled: Unrolled, needed: Sequence[int]) -> tuple[set[Place], set[Pl
         last = isinstance(each, Name) and each.step is None and any(each.number == state.number for state in loop.of_kind(Carried))
         (finals if last else stacked).add((each.part, each.number))
     return finals, stacked
+
+
+def _number(state: Carried | Written) -> int | Written:
+    """Of a value of a step that goes on to the next one; what is written is none."""
+    return state if isinstance(state, Written) else state.number
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _apart(value: Any) -> Any:

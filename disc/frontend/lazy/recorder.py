@@ -29,6 +29,7 @@ from disc.frontend.lazy.calls import (
     FILLED_BY_CHANCE,
     GRADIENT,
     GRADIENT_FUNCTION,
+    MAKING,
     OF_CONSTANTS,
     PASSES,
     PLAIN,
@@ -41,6 +42,7 @@ from disc.frontend.lazy.calls import (
     Input,
     Scalar,
     Value,
+    is_plain,
     writes,
 )
 from disc.frontend.lazy.compiled import compile_run
@@ -58,7 +60,7 @@ MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
 MOST_PROGRAMS = 64  # of a recorder
 MOST_STEPS = 500_000  # calls of all traces that are kept
-RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, ROLES = 0, 1, 2, 3, 4, 5, 8  # what a function is to the follower
+RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, MADE, ROLES = 0, 1, 2, 3, 4, 5, 6, 8  # what a function is to the follower
 FRUITLESS = 500  # traces that never came again, until recording stops
 
 
@@ -69,7 +71,7 @@ def _framework(lock: threading.RLock) -> dict[str, object]:
         "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
         "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj, "default_dtype": torch.get_default_dtype,
-        "profiler": vars(profiler), "acquire": lock.acquire, "release": lock.release,
+        "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "acquire": lock.acquire, "release": lock.release,
         "tensors": TENSORS, "constants": PLAIN,
     }  # fmt: skip
 
@@ -183,6 +185,7 @@ class Recorder(TorchFunctionMode):
         if known is None:
             role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
             role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS else role
+            role = MADE if func in MAKING else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
 
@@ -298,7 +301,7 @@ class Recorder(TorchFunctionMode):
         call = follower.describe(func, args, kwargs)
         if call is None:
             return self._outside(func, args, kwargs)
-        if not call.tensors:
+        if not call.tensors and not (func in MAKING and is_plain(kwargs) and follower.makes_as_ever()):
             return func(*args, **kwargs)
         first = run.number_of(args[0]) if args and type(args[0]) in TENSORS else None
         if func in FILLED_BY_CHANCE and first is not None and first >= call.mark:
@@ -356,6 +359,7 @@ class Recorder(TorchFunctionMode):
                 self._forget(call, run)
                 self._end()
                 return ours
+            step.turns = frozenset(each._number for each in turned)
         elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
             step.alone = True
             self._forget(call, run)

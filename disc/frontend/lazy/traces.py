@@ -55,7 +55,8 @@ class Step:
     others, as of when a trace was compiled last. floats: the dtype in which floats among them may differ, None where they may not.
     results: the leaves of `form`, or a single one; line: of the user, "file.py:3"; trace: the same as PyTorch writes it. ahead: compiled
     traces that go through it, or end here. alone: it cannot be part of a compiled program; writes: it changes an argument. turned: it, or
-    one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were.
+    one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were; turns: the values that
+    it wrote so.
     """
 
     func: Callable[..., Any]
@@ -75,6 +76,7 @@ class Step:
     alone: bool = False
     writes: bool = False
     turned: bool = False
+    turns: frozenset[int] = frozenset()
     segment: Segment = field(default_factory=lambda: Segment())
 
     def steps(self) -> list[Step]:

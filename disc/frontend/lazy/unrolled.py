@@ -1,15 +1,16 @@
 """Loops that Python has unrolled into a trace: its calls in parts, one of which may be a loop of any number of steps.
 
 Calls are a loop where step by step every operand is one of: a value of the same step; what the step before has in the same place (it is
-carried); the same tensor in every step; the next row of a sequence, which is a tensor, or what an earlier loop made in its steps. Values of
-traces that differ by the numbers of steps alone have the same names by parts, and such traces have one key: the expression hash of Dali
+carried); the same tensor in every step; the next row of a sequence, which is a tensor, or what an earlier loop made in its steps. A step
+may write what it has made, and a tensor from outside (`loss += x`), which goes from step to step as what is carried does. Values of traces
+that differ by the numbers of steps alone have the same names by parts, and such traces have one key: the expression hash of Dali
 (paper 004, section 2.1) for loops.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -92,16 +93,26 @@ class Local:
     number: int
 
 
-Source = Rows | Carried | Local | Tensor
+@dataclass(frozen=True)
+class Written:
+    """A tensor from outside that steps write: what the step before has left in it."""
+
+    start: Tensor
+
+
+Source = Rows | Carried | Local | Written | Tensor
 
 
 @dataclass
 class Loop:
     """sources: of every operand of a call of a step, by its place there, in the order of `references`. cut: calls that take rows, and their
-    values."""
+    values. writes: calls that write, and whose memory: that of a tensor, or of a value of the step. views: values in the memory of tensors
+    that are written."""
 
     sources: dict[int, list[Source]] = field(default_factory=dict)
     cut: dict[int, Rows] = field(default_factory=dict)
+    writes: dict[int, Written | Local] = field(default_factory=dict)
+    views: set[int] = field(default_factory=set)
 
     def of_kind(self, kind: type) -> list[Any]:
         """The different sources of a kind, in the order of their first use."""
@@ -109,25 +120,31 @@ class Loop:
 
     def needed_for(self, wanted: Iterable[int], firsts: Sequence[int]) -> Loop:
         """The loop without the calls that these values do not need. firsts: the first value of each call."""
-        needed, pending = set[int](), list(wanted)
+        needed, pending = set[int](), [*self.writes, *(bisect_right(firsts, number) - 1 for number in wanted)]
         while pending:
-            call = bisect_right(firsts, pending.pop()) - 1
+            call = pending.pop()
             if call not in needed:
                 needed.add(call)
-                pending += [each.number for each in self.sources.get(call, ()) if isinstance(each, Local | Carried)]
-        return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut)
+                numbers = [each.number for each in self.sources.get(call, ()) if isinstance(each, Local | Carried)]
+                pending += [bisect_right(firsts, number) - 1 for number in numbers]
+        return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut, self.writes, self.views)
 
-    def gradients_of(self, wanted: int, firsts: Sequence[int], made: Sequence[Made]) -> set[Source]:
-        """The operands from outside that gradients of a value go to. made: what is known of the values of a step."""
-        found, seen, pending = set[Source](), set[int](), [wanted]
+    def gradients_of(self, wanted: int | Written, firsts: Sequence[int], differentiable: Container[int | Written]) -> set[Source]:
+        """The operands from outside that gradients of a value, or of what is written, go to. differentiable: what requires gradients."""
+        found, seen, pending = set[Source](), set[int | Written](), [wanted]
         while pending:
-            number = pending.pop()
-            if number in seen or not made[number].requires_grad:
+            value = pending.pop()
+            if value in seen or value not in differentiable:
                 continue
-            seen.add(number)
-            given = [self.cut[number]] if number in self.cut else self.sources[bisect_right(firsts, number) - 1]
+            seen.add(value)
+            own = value if isinstance(value, Written) else Local(value)
+            given = [each for call, root in self.writes.items() if root == own for each in self.sources[call]]
+            if isinstance(value, Written):
+                given.append(value)
+            else:
+                given += [self.cut[value]] if value in self.cut else self.sources[bisect_right(firsts, value) - 1]
             found |= {each for each in given if not isinstance(each, Local)}
-            pending += [each.number for each in given if isinstance(each, Local | Carried)]
+            pending += [each if isinstance(each, Written) else each.number for each in given if isinstance(each, Local | Carried | Written)]
         return found
 
 
@@ -146,6 +163,7 @@ class Unrolled:
         self.steps, self.scalars, self.outline = list(map(_as_others, outline.steps)), outline.run.scalars, outline
         self.parts, self.loops = list[Part](), dict[int, Loop]()
         self.where: list[tuple[int, int, int]] = []
+        self.turned = frozenset(number for step in self.steps for number in step.turns)  # to requiring gradients
 
     # --- names -------------------------------------------------------------------------------------------------------------------------
 
@@ -270,25 +288,60 @@ class Unrolled:
         """Whether nothing is written that shares memory with what loops make: a scan's results have memory of their own. Rows that are read
         outside of their loop share that of their sequence."""
         kept = {self._root(rows.of) for loop in self.loops.values() for rows in loop.cut.values()}
-        for part in self.parts:
-            step = self.steps[part.first]
-            if part.kind != "call" or not step.writes:
-                continue
-            everything = not writes(step.func, step.kwargs)  # by its name, it may write any
-            written = references((step.args if everything else step.args[:1], step.kwargs if everything else step.kwargs.get("out")))
-            roots = {self._root(self.tensor(each)) for each in written}
+        for place, part in enumerate(self.parts):
+            roots = {self._root(each) for each in self._written(place, part)}
             if any(isinstance(each, Name) and self.parts[each.part].kind == "loop" for each in roots) or not roots.isdisjoint(kept):
                 return False
-        return True
+        return self._is_alike()
+
+    def _is_alike(self) -> bool:
+        """Whether all values in memory that is written in loops, or comes to require gradients, require them, or none does: of a view that
+        was made before, PyTorch makes the graph anew, and a step does not."""
+        loops = [(part, self.loops[place]) for place, part in enumerate(self.parts) if part.kind == "loop"]
+        calls = [part.first + call + step * part.period for part, loop in loops for call in loop.writes for step in range(part.count)]
+        written = {references(self.steps[call].args[0])[0] for call in calls}
+        memory = {self._memory(each) for each in (*written, *map(Value, self.turned))}
+        kinds = {each: self.requires_gradients(self.tensor(each)) for each in memory}
+        values = ((each, self._memory(each)) for each in map(Value, self.outline.made))
+        return all(self.requires_gradients(self.tensor(each)) == kinds[root] for each, root in values if root in kinds)
+
+    def _written(self, place: int, part: Part) -> list[Tensor]:
+        """The tensors that a part may write, but for what is its own."""
+        if part.kind == "loop":
+            return [each.start for each in self.loops[place].of_kind(Written)]
+        step = self.steps[part.first]
+        if not step.writes:
+            return []
+        everything = not writes(step.func, step.kwargs)  # by its name, it may write any
+        written = references((step.args if everything else step.args[:1], step.kwargs if everything else step.kwargs.get("out")))
+        return [self.tensor(each) for each in written]
+
+    def _memory(self, tensor: Value | Input) -> Value | Input:
+        """Whose memory it has."""
+        return (self.outline.made[tensor.number].root or tensor) if isinstance(tensor, Value) else tensor
 
     def _root(self, tensor: Tensor | Every) -> Tensor | Every:
         """Whose memory it has."""
-        if not isinstance(tensor, Name):
-            return tensor
+        if isinstance(tensor, Input):
+            return Input(self.outline.twins.get(tensor.number, tensor.number))
+        above = None if isinstance(tensor, Every) else self._facts(tensor).root
+        return tensor if above is None else self._root(self.tensor(above))
+
+    def _facts(self, name: Name) -> Made:
+        part = self.parts[name.part]
+        step = part.count - 1 if name.step is None else name.step
+        return self.outline.made[part.value + step * part.width + name.number]
+
+    def requires_gradients(self, tensor: Tensor) -> bool:
+        """Behind all that is written to it."""
+        if isinstance(tensor, Input):
+            return self.outline.tensors[tensor.number].requires_grad
         part = self.parts[tensor.part]
         step = part.count - 1 if tensor.step is None else tensor.step
-        above = self.outline.made[part.value + step * part.width + tensor.number].root
-        return tensor if above is None else self.tensor(above)
+        return self.value_requires_gradients(part.value + step * part.width + tensor.number)
+
+    def value_requires_gradients(self, number: int) -> bool:
+        return number in self.turned or self.outline.made[number].requires_grad
 
     def _repeated(self, place: int, calls: tuple[Hashable, ...], most: int | None) -> int:
         """How often the calls from a place on are these."""
@@ -377,7 +430,8 @@ class Unrolled:
             if any(each != given[0] for each in given):
                 return None
             loop.sources[place] = found
-        return loop if self._keeps_kinds(loop, steps[0], start) else None
+        ours = [self._roots(number, start, width, count, loop) for number in range(width)]
+        return loop if self._keeps_kinds(loop, steps[0], start) and self._find_writes(loop, steps[0], start, ours) else None
 
     def _source(self, given: Sequence[Value | Input], start: int, width: int, loop: Loop) -> Source | None:
         """What one operand is in all steps; start: the first value of the first step, width: how many values one makes."""
@@ -409,18 +463,53 @@ class Unrolled:
             return None
         return _one_after_the_other(source, dim, numbers)
 
+    def _roots(self, number: int, start: int, width: int, count: int, loop: Loop) -> Source | None:
+        """Whose memory a value has in all steps; None where that is no one's."""
+        roots = [self._memory(Value(start + number + step * width)) for step in range(count)]
+        return self._source(roots, start, width, loop)
+
+    def _find_writes(self, loop: Loop, body: Sequence[Step], start: int, roots: Sequence[Source | None]) -> bool:
+        """Finds what the calls of a step write; whether that is what they have made, or tensors from outside that nothing else in the loop
+        shares memory with. roots: of the values of a step."""
+        for place, step in enumerate(body):
+            if not _writes(step):
+                continue
+            target = loop.sources[place][0]
+            root = roots[target.number] if isinstance(target, Local) else target
+            if isinstance(root, Name | Input) and self._root(root) == root and root not in self._shared():
+                root = Written(root)
+            if not isinstance(root, Written | Local):
+                return False
+            loop.writes[place] = root
+        for root in set(loop.writes.values()):  # the graph of a step knows of none that gradients are off in
+            gradients = {body[place].context.grad for place, each in loop.writes.items() if each == root}
+            if isinstance(root, Written):
+                differentiable = self.requires_gradients(root.start)
+            else:
+                differentiable = self.value_requires_gradients(start + root.number)
+            if len(gradients) > 1 or (gradients == {False} and differentiable):
+                return False
+        written = dict[Source | None, Written]((each.start, each) for each in loop.writes.values() if isinstance(each, Written))
+        if not written:
+            return True
+        loop.views = {number for number, root in enumerate(roots) if root in written}
+        loop.sources = {place: [written.get(each, each) for each in found] for place, found in loop.sources.items()}
+        others = [*loop.of_kind(Name), *loop.of_kind(Input), *(each.of for each in (*loop.of_kind(Rows), *loop.cut.values()))]
+        others += [each.start for each in loop.of_kind(Carried)]
+        back = {each.number for each in loop.of_kind(Carried)}
+        return back.isdisjoint(loop.views) and all(self._root(each) not in written for each in others)
+
+    def _shared(self) -> set[Tensor]:
+        """Inputs that share a part of their memory with others."""
+        return {Input(number) for number in self.outline.sharing}
+
     def _keeps_kinds(self, loop: Loop, body: Sequence[Step], start: int) -> bool:
         """Whether what is carried has one dtype, before the first step too."""
         made = {step.first - start + n: each for step in body for n, each in enumerate(e for e in step.results if type(e) is Made)}
         return all(self._dtype(each.start) == made[each.number].dtype for each in loop.of_kind(Carried))
 
     def _dtype(self, tensor: Tensor) -> torch.dtype:
-        if isinstance(tensor, Input):
-            return self.outline.tensors[tensor.number].dtype
-        part = self.parts[tensor.part]
-        step = tensor.step if tensor.step is not None else part.count - 1
-        number = part.value + step * part.width + tensor.number
-        return self.outline.made[number].dtype
+        return self.outline.tensors[tensor.number].dtype if isinstance(tensor, Input) else self._facts(tensor).dtype
 
 
 @dataclass(frozen=True)
@@ -471,9 +560,18 @@ def _row_taken(step: Step, numbers: Sequence[float]) -> _Taken | None:
 
 
 def _may_repeat(step: Step) -> bool:
-    """Whether it only makes tensors of tensors."""
-    made = bool(step.results) and all(type(each) is Made for each in step.results)
-    return made and not (step.writes or step.alone or step.turned or step.func in (GRADIENT, SET_GRADIENT, *PASSES))
+    """Whether it only makes tensors of tensors, or writes its first argument."""
+    if step.alone or step.func in (GRADIENT, SET_GRADIENT, *PASSES):
+        return False
+    if not _writes(step):
+        return bool(step.results) and all(type(each) is Made for each in step.results)
+    (target, *_), given = step.args or (None,), step.results
+    named = writes(step.func, step.kwargs) and "out" not in step.kwargs
+    return isinstance(target, Value | Input) and (given == (target,) or (named and given == (None,)))
+
+
+def _writes(step: Step) -> bool:
+    return step.writes or writes(step.func, step.kwargs)
 
 
 def _as_others(step: Step) -> Step:

@@ -172,6 +172,7 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) :
   framework_.is_conj = object("is_conj");
   framework_.default_dtype = object("default_dtype");
   framework_.profiler = object("profiler");
+  framework_.modes = object("modes");
   framework_.acquire = object("acquire");
   framework_.release = object("release");
   framework_.size = object("size");
@@ -225,9 +226,10 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
   }
   const int64_t began = now();
   const Described described = describe(role / 8, arguments, inside);
-  if (described == Described::kYes && !tensors_ && !inside) return plain();
+  const bool taken = tensors_ || (role % 8 == kMaking && makes_as_ever());
+  if (described == Described::kYes && !taken && !inside) return plain();
   const bool drawn = role % 8 == kDrawn && arguments.count > 0 && run_->is_new(arguments.values[0], mark_);
-  const int32_t step = described == Described::kYes && tensors_ && !drawn ? tree_.follow(run_->here, call_) : TraceTree::kNone;
+  const int32_t step = described == Described::kYes && taken && !drawn ? tree_.follow(run_->here, call_) : TraceTree::kNone;
   if (step == TraceTree::kNone || !ahead[static_cast<size_t>(step)]) {
     run_->forget(mark_);
     return false;
@@ -312,6 +314,10 @@ bool Follower::end_by_program() {
   replaying_ns_ += chosen - began;
   computing_ns_ += now() - chosen;
   return true;
+}
+
+bool Follower::makes_as_ever() const {
+  return PyLong_AsLong(called(framework_.modes).ptr()) == 0 && called(framework_.default_dtype).is(root_state_) && !is_transformed();
 }
 
 bool Follower::is_profiled() const {

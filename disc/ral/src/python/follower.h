@@ -30,7 +30,7 @@ struct Arguments {
 };
 
 // What a function of PyTorch is to the recorder: disc/frontend/lazy/calls.py.
-enum Role : int64_t { kRecorded, kFact, kRead, kBackward, kDrawn, kPerhapsRead };
+enum Role : int64_t { kRecorded, kFact, kRead, kBackward, kDrawn, kPerhapsRead, kMaking };
 
 // The framework's part in it. Nothing here knows PyTorch: types and functions are handed over.
 struct Framework {
@@ -47,6 +47,7 @@ struct Framework {
   nb::object is_neg, is_conj;
   nb::object default_dtype;     // () -> the dtype of new tensors
   nb::object profiler;          // the names of a module, `_is_profiler_enabled` among them
+  nb::object modes;             // () -> how many modes other than the recorder would be handed a call, one with a default device among them
   nb::object acquire, release;  // of the recorder's lock
   nb::object size;                             // the class of shapes, tuples
   std::vector<nb::object> tensors, constants;  // classes
@@ -80,6 +81,7 @@ class Follower {
 
   // Whether what has been recorded computes or writes one of these values, as far as their memory tells.
   bool concerns(PyObject* value) const;
+  bool makes_as_ever() const;  // what functions make of sizes alone has the dtype and device that it had before
 
   // For Python's part.
   // The call with what the run has learnt by it; nothing if it cannot be recorded.

@@ -290,6 +290,7 @@ void bind_followers(nb::module_& module) {
       .def("take_counts", &Follower::take_counts)
       .def("numbers", &Follower::numbers, nb::arg("step"))
       .def("settle", &Follower::settle)
+      .def("makes_as_ever", &Follower::makes_as_ever)
       .def("enter", &Follower::enter)
       .def("leave", &Follower::leave)
       .def("forget_traces", &Follower::forget_traces)

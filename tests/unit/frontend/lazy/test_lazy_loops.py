@@ -170,10 +170,50 @@ class Watched(Network):
         return state.square().mean()
 
 
+class WrittenInPlace(Network):
+    """In a step: a loss from before the loop that comes to require gradients, values of the step in part and in whole, what gradients are
+    off for, and a new tensor."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, loss, again = self.zeros(ids), torch.zeros(()), 0
+        for t in range(ids.shape[1]):
+            row = torch.zeros_like(state)
+            row[:, 1:] = state[:, :-1] * 0.5
+            row += state
+            row.masked_fill_(row > 0.4, 0.1)
+            state = self.forth(self.embedding(ids[:, t]), F.relu(row, inplace=True)) + torch.zeros(ids.shape[0], HIDDEN)
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(state[0]).add_(state[-1], alpha=0.1)
+            state = state + 0.1 * torch.tanh(self.mean)
+            loss += F.cross_entropy(self.head(torch.cat([state, row], 1)), words[:, t])
+            again += state.square().mean()
+        return (loss + again) / 64
+
+
+class WrittenFromOutside(Network):
+    """What a loop writes has a view outside of it, and stands in a list many times."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        rows, state, sums = self.embedding(ids), self.zeros(ids), list[Tensor]()
+        total = rows.mean() * torch.ones(3)
+        view = total[1:]
+        for t in range(ids.shape[1]):
+            state = self.forth(rows[:, t], state)
+            total += state.mean()
+            sums.append(total)
+        return view.square().sum() + torch.stack(sums).mean()
+
+
 FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
 
 
-@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, Masked, ChosenWords, Truncated])
+@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, Masked, ChosenWords, Truncated, WrittenInPlace])
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
@@ -303,8 +343,23 @@ class WrittenBehind(Network):
         return torch.stack(states).square().mean()
 
 
-def test_what_a_scan_would_change_is_no_loop() -> None:
-    steps(WrittenBehind, [(4, 9)] * 4 + [(3, 10)] * 2)
+class WrittenByNext(Network):
+    """A step writes what the one before has made, and a copy of a state that shares its memory and has no gradients."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, states = self.embedding(ids[:, 0]), list[Tensor]()
+        for t in range(ids.shape[1]):
+            state = torch.cat([state[:, 1:], state[:, :1] + 1], 1)
+            alone = state.detach()
+            alone += 0.25
+            states.append(state)
+            states[max(t - 1, 0)].add_(0.5)
+        return torch.stack(states).mean() * self.embedding(words).sum()
+
+
+@pytest.mark.parametrize("kind", [WrittenBehind, WrittenByNext, WrittenFromOutside])
+def test_what_a_scan_would_change_is_no_loop(kind: type[Network]) -> None:
+    steps(kind, [(4, 9)] * 4 + [(3, 10)])
 
 
 def test_values_that_nobody_needs_have_no_gradients() -> None:

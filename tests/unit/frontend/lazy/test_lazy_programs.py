@@ -196,6 +196,28 @@ def test_values_are_computed_when_they_are_read() -> None:
     assert type(y + 0) is torch.Tensor
 
 
+def test_what_is_made_of_sizes_alone_is_what_pytorch_makes_now() -> None:
+    def made(count: int) -> Tensor:
+        return torch.zeros(count) + torch.full((count,), 2) + torch.ones((1, count), dtype=torch.int32, device="cpu")
+
+    for count in (4, 4, 4, 3):
+        with disc.lazy():
+            found = made(count)
+            leaf = torch.zeros(count, requires_grad=True)
+            (leaf * 2).sum().backward()
+        assert found.tolist() == [[3.0] * count] and leaf.grad is not None and leaf.grad.tolist() == [2.0] * count
+    assert disc.lazy.stats().hits
+    with torch.device("meta"), disc.lazy():
+        assert torch.zeros(4).is_meta
+    with disc.lazy():
+        assert torch.zeros(4).sum().item() == 0
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert torch.zeros(4).dtype is torch.float64 and torch.zeros(4).add(1).tolist() == [1.0] * 4
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_other_sizes_need_no_other_program() -> None:
     def step(batch: int) -> float:
         return (torch.ones(batch, 4) @ W).view(batch, 2, 2).relu().sum().item()
