@@ -108,7 +108,7 @@ class MadeAgain:
         def step(*operands: Any) -> list[torch.Tensor]:
             known = dict[Source, Any](zip((*states, *rows, *outer), (*operands[: len(states)], *operands[len(starts) :]), strict=False))
             known |= {each: known[each].clone() for each in written}
-            known |= {each: known[each].unsqueeze(each.dim) for each in rows if each.kept}
+            known |= {each: each.taken(known[each]) for each in rows}
             named = dict(zip(names, operands[len(operands) - len(names) :], strict=True))
             results: dict[int | Written, torch.Tensor] = {number: known[each] for number, each in loop.cut.items()}
             results |= self._made_in_step(place, part, loop, body, known, {**symbols, **named}, differentiable, values)
@@ -204,8 +204,7 @@ class Values:
         rows = self.unrolled.loops[tensor.part].cut.get(tensor.number)
         if rows is None:
             return self.stacked[place].select(0, step)
-        taken = self.over[tensor.part, rows].select(0, step)
-        return taken.unsqueeze(rows.dim) if rows.kept else taken
+        return rows.taken(self.over[tensor.part, rows].select(0, step))
 
     def sequence(self, sequence: Tensor | Every) -> torch.Tensor:
         return self.stacked[sequence.part, sequence.number] if isinstance(sequence, Every) else self.tensor(sequence)

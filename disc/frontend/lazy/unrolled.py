@@ -69,13 +69,20 @@ Tensor = Name | Input  # by what it is in traces of any number of steps
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows begin, begin + 1, ... of a sequence along `dim`; backwards: the last one of them first. kept: each keeps the dim."""
+    """Rows begin, begin + 1, ... of a sequence along `dim`; backwards: the last one of them first. kept: each keeps the dim. index: what of
+    each is taken, a slice as its three numbers."""
 
     of: Tensor | Every
     dim: int
     begin: int
     backwards: bool
     kept: bool = False
+    index: tuple[Any, ...] = ()
+
+    def taken(self, row: torch.Tensor) -> torch.Tensor:
+        """What a step has of its row."""
+        row = row.unsqueeze(self.dim) if self.kept else row
+        return row[tuple(slice(*each) if isinstance(each, tuple) else each for each in self.index)] if self.index else row
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,9 @@ class Unrolled:
             rows = self.loops[place].cut.get(own)
             if rows is None:
                 return Every(place, own), 0, step
-            return None if rows.kept else (rows.of, rows.dim, rows.begin + (part.count - 1 - step if rows.backwards else step))
+            return (
+                None if rows.kept or rows.index else (rows.of, rows.dim, rows.begin + (part.count - 1 - step if rows.backwards else step))
+            )
         return None if part.kind == "call" else (*self.unbound(part), step)
 
     def unbound(self, part: Part) -> tuple[Tensor, int]:
@@ -402,8 +411,7 @@ class Unrolled:
 
     def _numbers(self, place: int) -> tuple[float | None, ...]:
         """Those of a call, but for which row it takes."""
-        taken = _row_taken(self.steps[place], self.scalars[place])
-        skipped = () if taken is None else taken.places
+        skipped = {number for taken in _rows_taken(self.steps[place], self.scalars[place]) for number in taken.places}
         return tuple(None if number in skipped else each for number, each in enumerate(self.scalars[place]))
 
     def _match(self, first: int, period: int, count: int) -> Loop | None:
@@ -421,12 +429,10 @@ class Unrolled:
             if len(found) < len(operands):
                 return None
             given = [self.scalars[number + place] for number in numbers]
-            taken = _row_taken(calls[0], given[0])
-            if taken is not None and isinstance(found[0], Name | Input):
-                rows = taken.rows(found[0], given)
-                if rows is not None:
-                    loop.cut[calls[0].first - start] = rows
-                    continue
+            rows = self._rows_cut(found[0], calls[0], given) if found else None
+            if rows is not None:
+                loop.cut[calls[0].first - start] = rows
+                continue
             if any(each != given[0] for each in given):
                 return None
             loop.sources[place] = found
@@ -461,7 +467,14 @@ class Unrolled:
         (source, dim, _), numbers = found[0], [each[2] for each in found if each is not None]  # pyright: ignore[reportGeneralTypeIssues]
         if any(each is None or each[:2] != (source, dim) for each in found):
             return None
-        return _one_after_the_other(source, dim, numbers)
+        return _one_after_the_other(Rows(source, dim, 0, backwards=False), numbers)
+
+    def _rows_cut(self, source: Source, call: Step, given: Sequence[Sequence[float]]) -> Rows | None:
+        """The rows that calls of one form with these numbers take one after the other."""
+        if not isinstance(source, Name | Input):
+            return None
+        found = (taken.rows(source, given) for taken in _rows_taken(call, given[0]))
+        return next((rows for rows in found if rows is not None), None)
 
     def _roots(self, number: int, start: int, width: int, count: int, loop: Loop) -> Source | None:
         """Whose memory a value has in all steps; None where that is no one's."""
@@ -514,49 +527,73 @@ class Unrolled:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a call that takes one row of its first argument along `dim` does. places: of the numbers that say which row."""
+    """What a call that takes one row of its first argument along `dim` does. places: of the numbers that say which row; index: what of
+    it is taken."""
 
     dim: int
     places: tuple[int, ...]
     kept: bool = False
+    index: tuple[Any, ...] = ()
 
     def rows(self, source: Tensor, numbers: Sequence[Sequence[float]]) -> Rows | None:
         """The rows that such calls with these numbers take one after the other."""
         found = [int(each[self.places[0]]) for each in numbers]
         if self.kept and any(each[self.places[1]] != number + 1 for number, each in zip(found, numbers, strict=True)):
             return None
-        return _one_after_the_other(source, self.dim, found, kept=self.kept)
+        others = [n for n in range(len(numbers[0])) if n not in self.places]
+        if any(each[n] != numbers[0][n] for each in numbers for n in others):
+            return None
+        return _one_after_the_other(Rows(source, self.dim, 0, False, self.kept, self.index), found)
 
 
-def _one_after_the_other(source: Tensor | Every, dim: int, numbers: Sequence[int], *, kept: bool = False) -> Rows | None:
+def _one_after_the_other(rows: Rows, numbers: Sequence[int]) -> Rows | None:
+    """The rows with these numbers of the sequence of `rows`."""
     step = numbers[1] - numbers[0]
     if step not in (1, -1) or list(numbers) != list(range(numbers[0], numbers[0] + step * len(numbers), step)) or min(numbers) < 0:
         return None
-    return Rows(source, dim, min(numbers), step < 0, kept)
+    return replace(rows, begin=min(numbers), backwards=step < 0)
 
 
-def _row_taken(step: Step, numbers: Sequence[float]) -> _Taken | None:
-    """What the call does if it takes a row; numbers: of its arguments."""
+def _rows_taken(step: Step, numbers: Sequence[float]) -> list[_Taken]:
+    """What the call may do if it takes a row: by an index of several numbers, each may be the row's. numbers: of its arguments."""
     if step.kwargs:
-        return None
-    if (
-        step.func in SELECTING
-        and len(step.args) == len(("tensor", "dim", "index"))
-        and all(isinstance(each, Scalar) for each in step.args[1:])
-    ):
-        return _Taken(int(numbers[0]), (1,))
+        return []
+    if step.func in SELECTING and len(step.args) == len(("tensor", "dim", "index")):
+        return [_Taken(int(numbers[0]), (1,))] if all(isinstance(each, Scalar) for each in step.args[1:]) else []
     if step.func != _INDEXING:
-        return None
+        return []
     index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
-    dim = next((n for n, each in enumerate(index) if each is not Ellipsis and each != WHOLE), None)
-    if dim is None or any(each != WHOLE for each in index[dim + 1 :]) or (Ellipsis in index[:dim] and dim > 1):
-        return None
-    taken, dim = index[dim], dim if Ellipsis not in index[:dim] else dim - len(index)
-    if isinstance(taken, Scalar):
-        return _Taken(dim, (taken.place,))
-    if isinstance(taken, slice) and taken.step is None and isinstance(taken.start, Scalar) and isinstance(taken.stop, Scalar):
-        return _Taken(dim, (taken.start.place, taken.stop.place), kept=True)
-    return None
+    if not all(each is None or each is Ellipsis or isinstance(each, Scalar | slice) for each in index):
+        return []
+    found, plain = list[_Taken](), [each for each in index if each != WHOLE and each is not Ellipsis]
+    for place, each in enumerate(index):
+        dim = _dim(index, place)
+        if isinstance(each, Scalar):
+            others = (*index[:place], *index[place + 1 :])
+            taken = tuple(_entry(other, numbers) for other in others) if len(plain) > 1 else ()
+            found.append(_Taken(dim, (each.place,), index=taken))
+        elif (
+            len(plain) == 1
+            and isinstance(each, slice)
+            and each.step is None
+            and isinstance(each.start, Scalar)
+            and isinstance(each.stop, Scalar)
+        ):
+            found.append(_Taken(dim, (each.start.place, each.stop.place), kept=True))
+    return found
+
+
+def _dim(index: Sequence[Any], place: int) -> int:
+    """Which dim of a tensor an entry of its index is for; from the last one where that many dims may be in front."""
+    before, behind = (sum(each is not None for each in part) for part in (index[:place], index[place + 1 :]))
+    return -1 - behind if Ellipsis in index[:place] else before
+
+
+def _entry(entry: Any, numbers: Sequence[float]) -> Any:
+    """Of an index, with its numbers."""
+    if isinstance(entry, slice):
+        return tuple(_entry(each, numbers) for each in (entry.start, entry.stop, entry.step))
+    return int(numbers[entry.place]) if isinstance(entry, Scalar) else entry
 
 
 def _may_repeat(step: Step) -> bool:

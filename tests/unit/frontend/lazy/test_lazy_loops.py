@@ -104,6 +104,17 @@ class Series(Network):
         return state.square().mean()
 
 
+class PartsOfRows(Network):
+    """Of each row a part is taken, by an index of several numbers, and of the rows of one sequence of the batch."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        x, state = self.embedding(ids), self.zeros(ids)
+        for t in range(ids.shape[1]):
+            parts = x[:, t, None, :3].sum(2) + x[:, t, 1:2] * x[0, t, 2] + x[..., t, 0:1]
+            state = self.forth(x[:, t], state) + 0.1 * parts * (words[:, t, None] > 3)
+        return state.square().mean()
+
+
 class KeptState(Network):
     """Begins with what the call before has left in a buffer: setting that asks nothing that would end the trace."""
 
@@ -213,7 +224,9 @@ class WrittenFromOutside(Network):
 FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(2, 25)] * 2  # grad is None in the first step alone
 
 
-@pytest.mark.parametrize("kind", [BothDirections, TwoLayers, Series, KeptState, Masked, ChosenWords, Truncated, WrittenInPlace])
+@pytest.mark.parametrize(
+    "kind", [BothDirections, TwoLayers, Series, PartsOfRows, KeptState, Masked, ChosenWords, Truncated, WrittenInPlace]
+)
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
     assert (found.compiles, found.shared, found.hits, dict(found.refused)) == (1, 4, 4, {})
