@@ -81,9 +81,14 @@ class _Recorded:
         traced = TracingContext.try_get() is not None or torch.compiler.is_exporting() or torch._C._len_torch_dispatch_stack()
         if traced or eval_frame._stance.stance == "force_eager":
             return self.function(*args, **kwargs)
-        if (count := getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)) is not None:
-            count(-1)  # compiled frames are not counted: with fullgraph=True it would be an error that there is none
+        count_no_frames()
         return self.recorded(*args, **kwargs)
+
+
+def count_no_frames() -> None:
+    """Has the compiled function that runs not count compiled frames: with `fullgraph=True` it would be an error that there is none."""
+    if (count := getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)) is not None:
+        count(-1)
 
 
 _known: WeakKeyDictionary[Any, dict[_Calls, int]] = WeakKeyDictionary()

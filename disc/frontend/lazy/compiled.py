@@ -209,7 +209,9 @@ class _Tracing(Outline):
         given = [_differentiable(each, mine) if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
         self.places = {output: place for place, output in enumerate(self._outputs())}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
-            run = with_autograd(settings, self._note_draws)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
+            module = _Again(self)
+            run = with_autograd(settings, self._note_draws)(module, [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
+        del module.again  # which has the run's tensors: the program keeps the module
         return lambda inputs: cast("Sequence[object]", run(*inputs))
 
     def _note_draws(self, joint: fx.GraphModule) -> None:

@@ -76,7 +76,7 @@ class Lazy:
             raise DiscError("disc.lazy.enable: it is on already in this thread")
         if torch.is_inference_mode_enabled():
             raise DiscError("disc.lazy.enable: in inference mode, use `with disc.lazy():`, or torch.no_grad()")
-        key = tuple(sorted(options.items()))
+        key = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
         recorder = _thread.recorders.get(key)
         if recorder is None:
             settings = checked_settings(options)

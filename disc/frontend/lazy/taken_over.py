@@ -13,11 +13,12 @@ import torch._functorch.eager_transforms
 import torch._functorch.vmap
 import torch.overrides
 import torch.utils.dlpack
-from torch._dynamo import eval_frame
+from torch._dynamo import config, eval_frame
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
 from disc.frontend.lazy.transforms import grad_and_value
+from disc.frontend.unrolled_functions import count_no_frames
 from disc.ral._ral import has_handle, replace_handler
 from disc.ral.executable import Executable
 
@@ -54,6 +55,7 @@ def take_over(active: Active) -> None:
         torch.inference_mode.__enter__ = _noted(_no_inference(torch.inference_mode.__enter__, active))
     if not _is_ours(eval_frame._callback_from_stance):
         eval_frame._callback_from_stance = _noted(_recorded_instead(eval_frame._callback_from_stance, active))
+        config.nontraceable_tensor_subclasses.add(LazyTensor)  # Dynamo's guards read its memory: what takes one runs as it is
     apply = vars(torch.autograd.Function)["apply"].__func__
     if not _is_ours(apply):
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -138,8 +140,7 @@ def _recorded_instead(callback_of: Callable[..., Any], active: Active) -> Callab
         recorder = active()
         if recorder is None or recorder.follower.stopped or callback is False:
             return callback_of(callback)
-        if (count := getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)) is not None:
-            count(-1)  # compiled frames are not counted: with fullgraph=True it would be an error that there is none
+        count_no_frames()
         return None
 
     return taken

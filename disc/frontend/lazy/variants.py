@@ -205,12 +205,12 @@ class Variant:
         """Keeps what gradients of gradients are computed with."""
         places = [place for place, step in enumerate(self.steps) if step.func not in (GRADIENT, SET_GRADIENT)]
         steps, inputs, scalars = [self.steps[place] for place in places], run.inputs, run.scalars
-        numbers = [scalars[place] for place in places]
+        numbers, needed = [scalars[place] for place in places], list(made)  # not the values: these have the function that keeps this
 
         def made_again() -> list[torch.Tensor]:
             values = list[torch.Tensor]()
             make_again(steps, numbers, inputs, values)
-            return [values[number] for number in made]
+            return [values[number] for number in needed]
 
         differentiate_twice(list(made.values()), inputs, made_again)
 

@@ -277,6 +277,26 @@ def test_handles_that_are_dropped_late_are_used_again() -> None:
     torch.testing.assert_close(y + 0, torch.tanh(X @ W))
 
 
+def test_nothing_of_a_call_is_kept_behind_its_backward_pass() -> None:
+    """Its inputs and its weights, where values are read before: gradients of gradients could still follow."""
+    layer, inputs = torch.nn.Linear(4, 4), list[weakref.ref[Tensor]]()
+    weight = weakref.ref(layer.weight)
+
+    def step(x: Tensor) -> None:
+        inputs.append(weakref.ref(x))
+        loss = torch.tanh(layer(x)).sum()
+        assert loss.item() != 0
+        loss.backward()
+
+    with disc.lazy():
+        for _ in range(5):
+            step(torch.randn(3, 4))
+    assert disc.lazy.stats().hits
+    del layer, step
+    gc.collect()
+    assert weight() is None and not any(each() is not None for each in inputs)
+
+
 def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the warning no call is handed over any more, and a block that is entered again does not start anew."""
     monkeypatch.setattr(recorder, "FRUITLESS", 20)

@@ -427,3 +427,8 @@ def test_functions_of_torch_compile_are_recorded(whole: bool) -> None:
         torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
     assert disc.lazy.stats().hits, disc.lazy.stats()
     torch.testing.assert_close(twice(rows(3)), torch.tanh(rows(3)) * 2)  # compiled, as ever
+    if not whole:  # a value that was recorded, in PyTorch
+        with disc.lazy():
+            y = rows(3) + 1
+        torch.testing.assert_close(twice(y), torch.tanh(rows(3) + 1) * 2)
+        torch.testing.assert_close(compiled(y), layer(rows(3) + 1))
