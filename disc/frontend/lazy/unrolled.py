@@ -424,7 +424,10 @@ class Unrolled:
         loop, numbers = Loop(), list(range(first, first + period * count, period))
         for place in range(period):
             calls = [each[place] for each in steps]
-            operands = list(zip(*(references((each.args, each.kwargs)) for each in calls), strict=True))
+            of_calls = [references((each.args, each.kwargs)) for each in calls]
+            if len(set(map(len, of_calls))) > 1:  # lists of tensors: calls are alike for any number of these
+                return None
+            operands = list(zip(*of_calls, strict=True))
             found = [source for given in operands if (source := self._source(given, start, width, loop)) is not None]
             if len(found) < len(operands):
                 return None

@@ -375,6 +375,14 @@ def test_what_a_scan_would_change_is_no_loop(kind: type[Network]) -> None:
     steps(kind, [(4, 9)] * 4 + [(3, 10)])
 
 
+def test_calls_of_lists_of_other_lengths_are_no_steps() -> None:
+    x = torch.randn(3, 4)
+    with disc.lazy():
+        sums = [torch.stack([x] * count).sum(0) for count in range(1, 6)]
+        for count, each in enumerate(sums, 1):
+            torch.testing.assert_close(each, x * count)
+
+
 def test_values_that_nobody_needs_have_no_gradients() -> None:
     class Unused(Network):
         def forward(self, ids: Tensor, words: Tensor) -> Tensor:
