@@ -282,7 +282,7 @@ def test_nothing_of_a_call_is_kept_behind_its_backward_pass() -> None:
     layer, inputs = torch.nn.Linear(4, 4), list[weakref.ref[Tensor]]()
     weight = weakref.ref(layer.weight)
 
-    def step(x: Tensor) -> None:
+    def run(layer: torch.nn.Module, x: Tensor) -> None:
         inputs.append(weakref.ref(x))
         loss = torch.tanh(layer(x)).sum()
         assert loss.item() != 0
@@ -290,9 +290,9 @@ def test_nothing_of_a_call_is_kept_behind_its_backward_pass() -> None:
 
     with disc.lazy():
         for _ in range(5):
-            step(torch.randn(3, 4))
+            run(layer, torch.randn(3, 4))
     assert disc.lazy.stats().hits
-    del layer, step
+    del layer
     gc.collect()
     assert weight() is None and not any(each() is not None for each in inputs)
 
