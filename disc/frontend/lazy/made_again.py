@@ -85,6 +85,7 @@ class MadeAgain:
         loop = self.unrolled.loops[place].needed_for(wanted, firsts)
         carried, written = loop.of_kind(Carried), loop.of_kind(Written)
         states, rows = [*carried, *written], list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
+        rows = rows or [each for each, _ in loop.put.values()]
         outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
         if not rows:
             raise NotCompiledError("no tensor says how many steps a loop has", body[0])
@@ -134,6 +135,13 @@ class MadeAgain:
         for number, every in zip(stacked, results[len(states) :], strict=True):
             if isinstance(number, int):
                 values.stacked[place, number] = every
+        for call, (each, number) in loop.put.items():
+            with context(body[call].context):
+                every, target = values.stacked[place, number], each.taken_of_all(self._span(each, place, part, values))
+                if every.dim() > target.dim():
+                    raise NotCompiledError(f"a row is written from more dims than it has at {body[call].line}", body[call])
+                every = every.reshape(every.shape[0], *[1] * (target.dim() - every.dim()), *every.shape[1:])
+                target.copy_(every.flip(0) if each.backwards else every)
 
     def _check_apart(self, written: Sequence[Written], others: Sequence[torch.Tensor], values: Values) -> None:
         """What is in memory of its own for some sizes may not be for others (`contiguous`): here all are meant that guards allow."""
@@ -164,6 +172,11 @@ class MadeAgain:
         return made
 
     def _over(self, rows: Rows, place: int, part: Part, values: Values) -> torch.Tensor:
+        """The rows along a first dim, in the order of steps."""
+        tensor = self._span(rows, place, part, values)
+        return tensor.flip(0) if rows.backwards else tensor
+
+    def _span(self, rows: Rows, place: int, part: Part, values: Values) -> torch.Tensor:
         """The rows along a first dim, as many as the loop has steps: a size of the first sequence, or that less some."""
         tensor = values.sequence(rows.of).movedim(rows.dim, 0)
         size = tensor.shape[0]
@@ -171,8 +184,7 @@ class MadeAgain:
         count: Any = values.counts.setdefault(place, size - (known - part.count))
         self.counts.setdefault(place, _expression(count))
         whole = rows.begin == 0 and known == part.count and bool(size == count)
-        tensor = tensor if whole else tensor.narrow(0, rows.begin, count)
-        return tensor.flip(0) if rows.backwards else tensor
+        return tensor if whole else tensor.narrow(0, rows.begin, count)
 
 
 class Values:
@@ -252,6 +264,7 @@ def _read(unrolled: Unrolled, needed: Sequence[int]) -> tuple[set[Place], set[Pl
             sources = [source for found in loop.sources.values() for source in found]
             read += [each.of if isinstance(each, Rows) else each.start if isinstance(each, Carried | Written) else each
                      for each in (*sources, *loop.cut.values())]  # fmt: skip
+            read += [each for rows, number in loop.put.values() for each in (rows.of, Every(place, number))]
         elif part.kind == "rows":
             read.append(unrolled.unbound(part)[0])
         else:

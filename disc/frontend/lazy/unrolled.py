@@ -10,7 +10,7 @@ that differ by the numbers of steps alone have the same names by parts, and such
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from disc.frontend.loops_found import MOST_TRIED, Run, runs
 UNBINDING = (torch.Tensor.unbind, torch.unbind)
 SELECTING = (torch.Tensor.select, torch.select)
 _INDEXING: Any = torch.Tensor.__getitem__
+_PUTTING: Any = torch.Tensor.__setitem__
 STACKING = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 WHOLE = slice(None)
 _NAMES = {"add": "add", "sub": "sub", "mul": "mul", "matmul": "matmul", "truediv": "div", "mod": "remainder"}
@@ -82,7 +83,14 @@ class Rows:
     def taken(self, row: torch.Tensor) -> torch.Tensor:
         """What a step has of its row."""
         row = row.unsqueeze(self.dim) if self.kept else row
-        return row[tuple(slice(*each) if isinstance(each, tuple) else each for each in self.index)] if self.index else row
+        return row[self._index()] if self.index else row
+
+    def taken_of_all(self, rows: torch.Tensor) -> torch.Tensor:
+        """The same of all rows, which lie along the first dim; none keeps the dim."""
+        return rows[(WHOLE, *self._index())]
+
+    def _index(self) -> tuple[Any, ...]:
+        return tuple(slice(*each) if isinstance(each, tuple) else each for each in self.index)
 
 
 @dataclass(frozen=True)
@@ -113,11 +121,13 @@ Source = Rows | Carried | Local | Written | Tensor
 @dataclass
 class Loop:
     """sources: of every operand of a call of a step, by its place there, in the order of `references`. cut: calls that take rows, and their
-    values. writes: calls that write, and whose memory: that of a tensor, or of a value of the step. views: values in the memory of tensors
-    that are written."""
+    values. put: calls that write a value of a step to the next row of a tensor, which nothing reads in the loop: the rows, and the value's
+    number. writes: other calls that write, and whose memory: that of a tensor, or of a value of the step. views: values in the memory of
+    tensors that are written."""
 
     sources: dict[int, list[Source]] = field(default_factory=dict)
     cut: dict[int, Rows] = field(default_factory=dict)
+    put: dict[int, tuple[Rows, int]] = field(default_factory=dict)
     writes: dict[int, Written | Local] = field(default_factory=dict)
     views: set[int] = field(default_factory=set)
 
@@ -134,7 +144,7 @@ class Loop:
                 needed.add(call)
                 numbers = [each.number for each in self.sources.get(call, ()) if isinstance(each, Local | Carried)]
                 pending += [bisect_right(firsts, number) - 1 for number in numbers]
-        return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut, self.writes, self.views)
+        return Loop({call: found for call, found in self.sources.items() if call in needed}, self.cut, self.put, self.writes, self.views)
 
     def gradients_of(self, wanted: int | Written, firsts: Sequence[int], differentiable: Container[int | Written]) -> set[Source]:
         """The operands from outside that gradients of a value, or of what is written, go to. differentiable: what requires gradients."""
@@ -223,7 +233,7 @@ class Unrolled:
         body = self.steps[part.first : part.first + part.period]
         loop = self.loops[place]
         given = tuple((signature(each), tuple(loop.sources.get(number, ()))) for number, each in enumerate(body))
-        return given, tuple(loop.cut.items())
+        return given, tuple(loop.cut.items()), tuple(loop.put.items())
 
     def _result(self, result: object) -> object:
         if isinstance(result, Made):
@@ -307,7 +317,12 @@ class Unrolled:
         """Whether all values in memory that is written in loops, or comes to require gradients, require them, or none does: of a view that
         was made before, PyTorch makes the graph anew, and a step does not."""
         loops = [(part, self.loops[place]) for place, part in enumerate(self.parts) if part.kind == "loop"]
-        calls = [part.first + call + step * part.period for part, loop in loops for call in loop.writes for step in range(part.count)]
+        calls = [
+            part.first + call + step * part.period
+            for part, loop in loops
+            for call in (*loop.writes, *loop.put)
+            for step in range(part.count)
+        ]
         written = {references(self.steps[call].args[0])[0] for call in calls}
         memory = {self._memory(each) for each in (*written, *map(Value, self.turned))}
         kinds = {each: self.requires_gradients(self.tensor(each)) for each in memory}
@@ -317,7 +332,11 @@ class Unrolled:
     def _written(self, place: int, part: Part) -> list[Tensor]:
         """The tensors that a part may write, but for what is its own."""
         if part.kind == "loop":
-            return [each.start for each in self.loops[place].of_kind(Written)]
+            loop = self.loops[place]
+            return [
+                *(each.start for each in loop.of_kind(Written)),
+                *(rows.of for rows, _ in loop.put.values() if not isinstance(rows.of, Every)),
+            ]
         step = self.steps[part.first]
         if not step.writes:
             return []
@@ -434,8 +453,12 @@ class Unrolled:
             given = [self.scalars[number + place] for number in numbers]
             rows = self._rows_cut(found[0], calls[0], given) if found else None
             if rows is not None:
-                loop.cut[calls[0].first - start] = rows
-                continue
+                if calls[0].func == _INDEXING or calls[0].func in SELECTING:
+                    loop.cut[calls[0].first - start] = rows
+                    continue
+                if not rows.kept and len(found) == len(("tensor", "value")) and isinstance(value := found[1], Local):
+                    loop.put[place] = rows, value.number
+                    continue
             if any(each != given[0] for each in given):
                 return None
             loop.sources[place] = found
@@ -488,7 +511,7 @@ class Unrolled:
         """Finds what the calls of a step write; whether that is what they have made, or tensors from outside that nothing else in the loop
         shares memory with. roots: of the values of a step."""
         for place, step in enumerate(body):
-            if not _writes(step):
+            if not _writes(step) or place in loop.put:
                 continue
             target = loop.sources[place][0]
             root = roots[target.number] if isinstance(target, Local) else target
@@ -506,14 +529,37 @@ class Unrolled:
             if len(gradients) > 1 or (gradients == {False} and differentiable):
                 return False
         written = dict[Source | None, Written]((each.start, each) for each in loop.writes.values() if isinstance(each, Written))
-        if not written:
-            return True
+        return self._puts_apart(loop, body, [*roots, *written]) and (not written or self._writes_apart(loop, written, roots))
+
+    def _puts_apart(self, loop: Loop, body: Sequence[Step], roots: Sequence[Source | None]) -> bool:
+        """Whether the tensors whose rows are written are in memory that nothing else in the loop reads, or writes but at the same row.
+        roots: of the values of a step, and of what it writes otherwise."""
+        spans = dict[Tensor | Every, tuple[int, int, bool, bool]]()
+        for place, (rows, _) in loop.put.items():
+            root, grad = rows.of, body[place].context.grad
+            if (
+                isinstance(root, Every)
+                or self._root(root) != root
+                or root in self._shared()
+                or (not grad and self.requires_gradients(root))
+            ):
+                return False
+            span = rows.dim, rows.begin, rows.backwards, grad
+            if spans.setdefault(root, span) != span:
+                return False
+        return spans.keys().isdisjoint(map(self._root, self._read(loop))) and spans.keys().isdisjoint(roots)
+
+    def _read(self, loop: Loop) -> list[Tensor | Every]:
+        """What is from outside, but for what is written."""
+        rows = [each.of for each in (*loop.of_kind(Rows), *loop.cut.values())]
+        return [*loop.of_kind(Name), *loop.of_kind(Input), *rows, *(each.start for each in loop.of_kind(Carried))]
+
+    def _writes_apart(self, loop: Loop, written: Mapping[Source | None, Written], roots: Sequence[Source | None]) -> bool:
+        """Gives what is written its name; whether nothing else in the loop shares memory with it."""
         loop.views = {number for number, root in enumerate(roots) if root in written}
         loop.sources = {place: [written.get(each, each) for each in found] for place, found in loop.sources.items()}
-        others = [*loop.of_kind(Name), *loop.of_kind(Input), *(each.of for each in (*loop.of_kind(Rows), *loop.cut.values()))]
-        others += [each.start for each in loop.of_kind(Carried)]
         back = {each.number for each in loop.of_kind(Carried)}
-        return back.isdisjoint(loop.views) and all(self._root(each) not in written for each in others)
+        return back.isdisjoint(loop.views) and all(self._root(each) not in written for each in self._read(loop))
 
     def _shared(self) -> set[Tensor]:
         """Inputs that share a part of their memory with others."""
@@ -558,12 +604,13 @@ def _one_after_the_other(rows: Rows, numbers: Sequence[int]) -> Rows | None:
 
 
 def _rows_taken(step: Step, numbers: Sequence[float]) -> list[_Taken]:
-    """What the call may do if it takes a row: by an index of several numbers, each may be the row's. numbers: of its arguments."""
+    """What the call may do if it takes a row, or writes one: by an index of several numbers, each may be the row's. numbers: of its
+    arguments."""
     if step.kwargs:
         return []
     if step.func in SELECTING and len(step.args) == len(("tensor", "dim", "index")):
         return [_Taken(int(numbers[0]), (1,))] if all(isinstance(each, Scalar) for each in step.args[1:]) else []
-    if step.func != _INDEXING:
+    if step.func not in (_INDEXING, _PUTTING):
         return []
     index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
     if not all(each is None or each is Ellipsis or isinstance(each, Scalar | slice) for each in index):

@@ -207,6 +207,24 @@ class WrittenInPlace(Network):
         return (loss + again) / 64
 
 
+class WrittenRows(Network):
+    """Rows are written behind one that stays, in two parts, from one row for all, in reverse, and where gradients are off."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        batch, length = ids.shape
+        rows, state, seen = self.embedding(ids), self.zeros(ids), torch.empty(length, batch, HIDDEN)
+        states, same = torch.zeros(batch, length + 1, 2 * HIDDEN), torch.zeros(batch, length, HIDDEN, dtype=torch.float64)
+        for t in range(length):
+            state = self.forth(rows[:, t], state)
+            states[:, t + 1, :HIDDEN] = state
+            states[:, t + 1, HIDDEN:] = 2 * state
+            same[:, length - 1 - t] = state[0]
+            with torch.no_grad():
+                seen[t] = state
+        outputs = self.head(states[:, 1:].flatten(0, 1))
+        return F.cross_entropy(outputs, words.flatten()) + (same.float() * seen.transpose(0, 1)).mean() + states[:, 0].sum()
+
+
 class WrittenFromOutside(Network):
     """What a loop writes has a view outside of it, and stands in a list many times."""
 
@@ -225,7 +243,7 @@ FIRST, FURTHER = [(4, 11)] * 3, [(5, 14)] * 2 + [(3, 9)] * 2 + [(6, 4)] * 2 + [(
 
 
 @pytest.mark.parametrize(
-    "kind", [BothDirections, TwoLayers, Series, PartsOfRows, KeptState, Masked, ChosenWords, Truncated, WrittenInPlace]
+    "kind", [BothDirections, TwoLayers, Series, PartsOfRows, KeptState, Masked, ChosenWords, Truncated, WrittenInPlace, WrittenRows]
 )
 def test_one_program_serves_all_numbers_of_steps(kind: type[Network]) -> None:
     found = steps(kind, FIRST + FURTHER)
@@ -356,6 +374,20 @@ class WrittenBehind(Network):
         return torch.stack(states).square().mean()
 
 
+class WrittenRowsAreRead(Network):
+    """By the next step, as rows and in whole; two steps write one row."""
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        states, sums = (torch.zeros(ids.shape[0], ids.shape[1] + 1, HIDDEN) for _ in range(2))
+        twice = torch.zeros(ids.shape[1] + 1, 3)
+        for t in range(ids.shape[1]):
+            states[:, t + 1] = self.forth(self.embedding(ids[:, t]), states[:, t].clone())
+            sums[:, t] = states[:, t + 1] + sums.mean()
+            twice[t] = states[0, t + 1, :3]
+            twice[t + 1] = 3 * twice[t]
+        return states.square().mean() + sums.mean() + twice.square().mean()
+
+
 class WrittenByNext(Network):
     """A step writes what the one before has made, and a copy of a state that shares its memory and has no gradients."""
 
@@ -370,7 +402,7 @@ class WrittenByNext(Network):
         return torch.stack(states).mean() * self.embedding(words).sum()
 
 
-@pytest.mark.parametrize("kind", [WrittenBehind, WrittenByNext, WrittenFromOutside])
+@pytest.mark.parametrize("kind", [WrittenBehind, WrittenByNext, WrittenRowsAreRead, WrittenFromOutside])
 def test_what_a_scan_would_change_is_no_loop(kind: type[Network]) -> None:
     steps(kind, [(4, 9)] * 4 + [(3, 10)])
 
