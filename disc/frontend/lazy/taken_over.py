@@ -202,7 +202,7 @@ def _apply(apply: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def taken(kind: type, *args: Any, **kwargs: Any) -> Any:
         recorder = active()
         if recorder is None:
-            return apply(kind, *args, **kwargs)
+            return apply(kind, *real(args), **real(kwargs))  # of one that stands for another, native code would make no graph
         return recorder.run_now(functools.partial(apply, kind), args, kwargs)
 
     return taken

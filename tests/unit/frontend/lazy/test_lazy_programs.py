@@ -609,6 +609,11 @@ def test_custom_functions_see_tensors() -> None:
         return [w.grad]
 
     repeated(step)
+    with disc.lazy():
+        pending = torch.tanh(X @ w)
+    w.grad = None
+    Double.apply(pending).sum().backward()  # pyright: ignore[reportOptionalMemberAccess]
+    torch.testing.assert_close(w.grad, torch.autograd.grad(2 * torch.tanh(X @ w).sum(), w)[0])
 
 
 def test_errors_are_pytorchs() -> None:
