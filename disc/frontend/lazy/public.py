@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from operator import is_
 from typing import Any
 
 import torch
@@ -123,16 +124,38 @@ class Lazy:
 
 
 def recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Callable[..., Any]:
-    """The function, what it calls being recorded: computed when it ends, and given as PyTorch's own tensors, unless what calls it is
-    recorded itself."""
+    """The function, what it calls being recorded: computed when it ends, and given as PyTorch's own tensors, in lists and dicts that it was
+    given too, unless what calls it is recorded itself."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with lazy(**options):
             result = function(*args, **kwargs)
-        return result if _thread.active is not None else pytree.tree_map_only(LazyTensor, real, result)
+        if _thread.active is not None:
+            return result
+        _computed((args, kwargs))
+        return _computed(result)
 
     return call
+
+
+def _computed(value: Any) -> Any:
+    """With tensors where there are lazy ones. Lists and dicts get them in place: others may hold these too."""
+    if type(value) is LazyTensor:
+        return real(value)
+    if pytree.tree_is_leaf(value):
+        return value
+    parts, form = pytree.tree_flatten(value, is_leaf=lambda each: each is not value)
+    computed = list(map(_computed, parts))
+    if all(map(is_, computed, parts)):
+        return value
+    if isinstance(value, list):
+        value[:] = computed
+        return value
+    if isinstance(value, dict):
+        value.update(pytree.tree_unflatten(computed, form))
+        return value
+    return pytree.tree_unflatten(computed, form)
 
 
 _thread = _Thread()

@@ -15,13 +15,14 @@ from disc.frontend import dynamo
 W, U = torch.randn(4, 8) * 0.4, torch.randn(8, 8) * 0.3
 
 
-def states(x: Tensor, w: Tensor, u: Tensor) -> dict[str, Any]:
+def states(x: Tensor, w: Tensor, u: Tensor, ends: list[Tensor]) -> dict[str, Any]:
     """A weight is normed in every step, as a module with `weight_norm` does it."""
     h, found = torch.zeros(x.shape[0], 8), []
     for t in range(x.shape[1]):
-        h = torch.tanh(x[:, t] @ w + h @ torch._weight_norm(u, u[:, :1], 0))
+        h = torch.tanh(x[:, t] @ w + h @ torch._weight_norm(u, u[:, :1], 0))  # pyright: ignore[reportPrivateImportUsage]
         found.append(h)
-    return {"last": h, "all": [torch.stack(found, 1)], "steps": x.shape[1]}
+    ends.append(h)
+    return {"last": h, "ends": ends, "all": [torch.stack(found, 1)], "steps": x.shape[1]}
 
 
 def check(compiled: Callable[..., Any], batch: int, steps: int) -> None:
@@ -29,8 +30,10 @@ def check(compiled: Callable[..., Any], batch: int, steps: int) -> None:
     x, given = torch.randn(batch, steps, 4), []
     for function in (compiled, states):
         inputs = [each.clone().requires_grad_() for each in (x, W, U)]
-        result = function(*inputs)
+        ends = list[Tensor]()
+        result = function(*inputs, ends=ends)
         assert result["steps"] == steps and type(result["last"]) is Tensor is type(result["all"][0])
+        assert result["ends"] is ends and type(ends[0]) is Tensor
         loss = result["all"][0].square().sum() + result["last"].sum()
         given.append([result["last"], *torch.autograd.grad(loss, inputs)])
     for ours, theirs in zip(*given, strict=True):
@@ -39,7 +42,7 @@ def check(compiled: Callable[..., Any], batch: int, steps: int) -> None:
 
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_all_numbers_of_steps_take_one_more_compile() -> None:
-    compiled = torch.compile(states, backend="disc", fullgraph=True, options={"target": ["native"]})
+    compiled = torch.compile(states, backend="disc", fullgraph=True, options={"target": ["native"]})  # pyright: ignore[reportCallIssue, reportArgumentType]
     other = torch.compile(states, backend="eager")
     began, compiles = dynamo.statistics().graphs, disc.lazy.stats().compiles
     check(compiled, 3, 8)
@@ -51,20 +54,20 @@ def test_all_numbers_of_steps_take_one_more_compile() -> None:
     check(other, 3, 9)  # the same function, compiled by somebody else
 
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        compiled(torch.randn(3, 4, 5), W, U)
+        compiled(torch.randn(3, 4, 5), W, U, [])
     check(compiled, 3, 9)
     x = torch.randn(2, 3, 5, 4)
     torch.testing.assert_close(
-        torch.vmap(lambda each: compiled(each, W, U)["last"])(x), torch.stack([states(each, W, U)["last"] for each in x])
+        torch.vmap(lambda each: compiled(each, W, U, [])["last"])(x), torch.stack([states(each, W, U, [])["last"] for each in x])
     )
     with torch.inference_mode():
         inside = torch.randn(3, 9, 4)
-        torch.testing.assert_close(compiled(inside, W, U)["last"], states(inside, W, U)["last"])
+        torch.testing.assert_close(compiled(inside, W, U, [])["last"], states(inside, W, U, [])["last"])
     with torch.compiler.set_stance("force_eager"):
         check(compiled, 3, 9)
     with disc.lazy():
-        pending = compiled(x[0], W, U)["last"].sum()
-        torch.testing.assert_close(float(pending), float(states(x[0], W, U)["last"].sum()), rtol=1e-4, atol=1e-4)
+        pending = compiled(x[0], W, U, [])["last"].sum()
+        torch.testing.assert_close(float(pending), float(states(x[0], W, U, [])["last"].sum()), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
