@@ -1,4 +1,4 @@
-"""Losses whose decompositions in PyTorch are wrong, or fail without elements."""
+"""Losses whose decompositions in PyTorch are wrong, or fail without elements; one that is a kernel with its gradient."""
 
 from __future__ import annotations
 
@@ -46,3 +46,15 @@ def test_of_nothing(loss) -> None:  # pyright: ignore
         expected = loss(x * 2, torch.ones(rows, 5))
         expected.backward()
         torch.testing.assert_close([found, gradient], [expected, x.grad], equal_nan=True)
+
+
+def test_of_one_row_with_its_gradient() -> None:
+    """A sum over the row comes behind one that a gather alone reads: that is computed again where it is read, in whichever pass."""
+
+    def function(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        logs = torch.log_softmax(x, 1)
+        hot = torch.where(torch.arange(10)[None] == label, logs.gather(1, label).sum().square(), 0.0)
+        return hot - logs.exp() * hot.sum(1, keepdim=True)
+
+    x, label = torch.randn(1, 10), torch.tensor([[3]])
+    torch.testing.assert_close(torch.compile(function, backend="disc", options={"strict": True})(x, label), function(x, label))

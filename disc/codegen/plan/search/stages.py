@@ -75,8 +75,9 @@ def read_stages(body: Body, plan: RowPlan) -> Stages:
     roots = {number: node.operands[: len(node.operands) // 2] for number, node in enumerate(reductions)}
     roots[RESULTS] = plan.full_roots
     users = _users(roots)
-    needs = tuple(_needs(node, reductions) for node in reductions)
     rounds = tuple(first[node] for node in reductions)
+    # Behind what reads only parts (a gather), a reduction is computed again where it is needed: it may be in any round of the plan's.
+    needs = tuple(frozenset(each for each in _needs(node, reductions) if rounds[each] < first[node]) for node in reductions)
     latest = _latest(rounds, needs)
     last = max(rounds, default=-1) + 1
     passes = {RESULTS: {last}, **{number: set(range(rounds[number], latest[number] + 1)) for number in range(len(reductions))}}
