@@ -21,6 +21,7 @@ from torch._dynamo import eval_frame
 from torch._guards import TracingContext
 
 from disc.frontend.locations import line_text
+from disc.frontend.loops_found import FEWEST_STEPS
 from disc.frontend.registered import recorded_form
 
 _WRAPPER, _FUNCTION, _CONTEXT = "compile_wrapper", "fn", "self"  # what torch.compile gives, and what that closes over
@@ -30,7 +31,7 @@ _Calls = frozenset[tuple[str, str]]
 @dataclass
 class Unrolling:
     """A graph of a compiled function. calls: which functions it calls at which lines, and under which conditions; number: how many calls
-    these are. known: of the graphs of the function whose loops have been found, the number of calls by the same."""
+    these are. known: of the graphs of the function that have loops, the number of calls by the same."""
 
     frame: FrameType
     calls: _Calls
@@ -55,8 +56,9 @@ class Unrolling:
         return self.known.get(self.calls, self.number) != self.number
 
     def note(self, loops: int) -> None:
-        """That many loops have been found in the graph."""
-        if loops:
+        """That many loops have been found in the graph. Where none is, as steps take more than a scan of the joint graph can, there may be
+        one nevertheless: most calls are made many times then."""
+        if loops or self.number >= FEWEST_STEPS * len(self.calls):
             self.known.setdefault(self.calls, self.number)
 
     def record_from_now_on(self, options: Mapping[str, object]) -> bool:

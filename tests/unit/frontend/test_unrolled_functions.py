@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 import disc
 from disc.frontend import dynamo
+from disc.frontend.loops_found import FEWEST_STEPS
+from disc.frontend.unrolled_functions import Unrolling
 
 W, U = torch.randn(4, 8) * 0.4, torch.randn(8, 8) * 0.3
 
@@ -68,6 +71,20 @@ def test_all_numbers_of_steps_take_one_more_compile() -> None:
     with disc.lazy():
         pending = compiled(x[0], W, U, [])["last"].sum()
         torch.testing.assert_close(float(pending), float(states(x[0], W, U, [])["last"].sum()), rtol=1e-4, atol=1e-4)
+
+
+def test_calls_that_are_made_many_times_are_a_loop_that_is_not_found() -> None:
+    calls, few = frozenset({("linear", "a.py:1"), ("tanh", "a.py:2")}), frozenset({("sin", "a.py:3"), ("cos", "a.py:4")})
+    known: dict[frozenset[tuple[str, str]], int] = {}
+
+    def graph(of: frozenset[tuple[str, str]], number: int) -> Unrolling:
+        return Unrolling(sys._getframe(), of, number, known)
+
+    assert not graph(calls, 2 * FEWEST_STEPS).has_other_steps()
+    graph(calls, 2 * FEWEST_STEPS).note(0)
+    graph(few, 2 * FEWEST_STEPS - 1).note(0)
+    assert graph(calls, 2 * FEWEST_STEPS + 4).has_other_steps() and not graph(calls, 2 * FEWEST_STEPS).has_other_steps()
+    assert not graph(few, 2 * FEWEST_STEPS + 4).has_other_steps()
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
