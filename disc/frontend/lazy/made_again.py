@@ -86,7 +86,9 @@ class MadeAgain:
         carried, written = loop.of_kind(Carried), loop.of_kind(Written)
         states, rows = [*carried, *written], list(dict.fromkeys([*loop.of_kind(Rows), *loop.cut.values()]))
         rows = rows or [each for each, _ in loop.put.values()]
-        outer = cast("list[Tensor]", loop.of_kind(Name) + loop.of_kind(Input))
+        before = self._before(place, part, body, loop, wanted, values, symbols)
+        outer: list[Any] = [*loop.of_kind(Name), *loop.of_kind(Input), *before]
+        given = [before[each] if isinstance(each, _Before) else values.tensor(each) for each in outer]
         if not rows:
             raise NotCompiledError("no tensor says how many steps a loop has", body[0])
         if not wanted.isdisjoint(loop.views):
@@ -101,8 +103,8 @@ class MadeAgain:
         differentiable: set[int | Written] = {n for n in range(part.width) if self.unrolled.value_requires_gradients(part.value + n)}
         differentiable |= {each for each in written if self.unrolled.requires_gradients(each.start)}
         starts = [_in_order(values.tensor(each.start)) for each in states] or [torch.zeros((), device=over[0].device)]
-        self._check_apart(written, [*over, *(values.tensor(each.start) for each in carried), *map(values.tensor, outer)], values)
-        over, outside = list(map(_apart, over)), [_apart(values.tensor(each)) for each in outer]
+        self._check_apart(written, [*over, *(values.tensor(each.start) for each in carried), *given], values)
+        over, outside = list(map(_apart, over)), list(map(_apart, given))
         # PyTorch takes no gradients of a scan that stacks nothing
         stacked = sorted(number for mine, number in self.stacked if mine == place) or [_number(each) for each in states[:1]]
 
@@ -142,6 +144,27 @@ class MadeAgain:
                     raise NotCompiledError(f"a row is written from more dims than it has at {body[call].line}", body[call])
                 every = every.reshape(every.shape[0], *[1] * (target.dim() - every.dim()), *every.shape[1:])
                 target.copy_(every.flip(0) if each.backwards else every)
+
+    def _before(
+        self, place: int, part: Part, body: Sequence[Step], loop: Loop, wanted: Container[int], values: Values,
+        symbols: Mapping[str, object],
+    ) -> dict[_Before, torch.Tensor]:  # fmt: skip
+        """Takes the norms of weights out of a loop, whose steps all make the same: one before it."""
+        carried = {each.number for each in loop.of_kind(Carried)}
+        made = dict[_Before, torch.Tensor]()
+        for call, found in list(loop.sources.items()):
+            number = body[call].first - part.value
+            outside = all(isinstance(each, Name | Input) for each in found)
+            norms = body[call].func is torch._weight_norm  # pyright: ignore[reportPrivateImportUsage]
+            if not norms or not outside or number in carried or number in wanted:
+                continue
+            operands = _InOrder(iter([values.tensor(each) for each in cast("list[Tensor]", found)]))
+            (made[_Before(number)],) = self._results(body[call], self._given((place, call), symbols), operands, operands, values)
+            self._note((place, number), made[_Before(number)])
+            del loop.sources[call]
+        names: dict[Source, Any] = {Local(each.number): each for each in made}
+        loop.sources = {call: [names.get(each, each) for each in found] for call, found in loop.sources.items()}
+        return made
 
     def _check_apart(self, written: Sequence[Written], others: Sequence[torch.Tensor], values: Values) -> None:
         """What is in memory of its own for some sizes may not be for others (`contiguous`): here all are meant that guards allow."""
@@ -243,6 +266,13 @@ class Values:
         dim = dim % (value.dim() if new else value.dim() - 1)
         value = value.movedim(0, dim)
         return value if new else value.flatten(dim, dim + 1)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """A value that steps of a loop make, by its number there, made before it."""
+
+    number: int
 
 
 class _InOrder:

@@ -19,10 +19,11 @@ W, U = torch.randn(4, 8) * 0.4, torch.randn(8, 8) * 0.3
 
 
 def states(x: Tensor, w: Tensor, u: Tensor, ends: list[Tensor]) -> dict[str, Any]:
-    """A weight is normed in every step, as a module with `weight_norm` does it."""
+    """Weights are normed in every step, as a module with `weight_norm` does it; one goes by what the step takes of it."""
+    g = u[:, :1].clone()
     h, found = torch.zeros(x.shape[0], 8), []
     for t in range(x.shape[1]):
-        h = torch.tanh(x[:, t] @ w + h @ torch._weight_norm(u, u[:, :1], 0))  # pyright: ignore[reportPrivateImportUsage]
+        h = torch.tanh(x[:, t] @ torch._weight_norm(w, w[:, :1], 0) + h @ torch._weight_norm(u, g, 0))  # pyright: ignore[reportPrivateImportUsage]
         found.append(h)
     ends.append(h)
     return {"last": h, "ends": ends, "all": [torch.stack(found, 1)], "steps": x.shape[1]}
