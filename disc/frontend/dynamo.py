@@ -176,21 +176,22 @@ def with_autograd(
     """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for. noted: gets the graph that
     computes values and gradients; loops: gets how many loops were found in a graph."""
 
+    def roll(graph: fx.GraphModule) -> None:
+        found = roll_loops(graph)
+        if loops is not None:
+            loops(found)
+
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
 
     def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        found = roll_loops(graph)
-        if loops is not None:
-            loops(found)
+        roll(graph)
         return _boxed(graph, settings)
 
     def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
         if noted is not None:
             noted(joint)
-        found = roll_loops(joint)  # before: a value of all iterations is then one tensor
-        if loops is not None:
-            loops(found)
+        roll(joint)  # before it is cut: a value of all iterations is then one tensor
         return _partition(joint, inputs, memory=settings.memory, **options)
 
     eager = settings.options.random == "eager"
@@ -206,9 +207,8 @@ def _partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
     above all, is computed again. What was drawn is kept for the backward pass, which would draw anew, and what that reverses as it is:
-    its loops read it from the end. memory: a share of what that
-    keeps; what has the least arithmetic for its bytes is computed again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-    Cost", chosen as a knapsack)."""
+    its loops read it from the end. memory: a share of what that keeps; what has the least arithmetic for its
+    bytes is computed again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", chosen as a knapsack)."""
     keep_drawn(joint.graph)
     for node in joint.graph.nodes:
         if node.target is torch.ops.aten.flip.default and node.meta.get("partitioner_tag") == "is_backward":

@@ -204,9 +204,9 @@ class Unrolled:
             rows = self.loops[place].cut.get(own)
             if rows is None:
                 return Every(place, own), 0, step
-            return (
-                None if rows.kept or rows.index else (rows.of, rows.dim, rows.begin + (part.count - 1 - step if rows.backwards else step))
-            )
+            if rows.kept or rows.index:
+                return None
+            return rows.of, rows.dim, rows.begin + (part.count - 1 - step if rows.backwards else step)
         return None if part.kind == "call" else (*self.unbound(part), step)
 
     def unbound(self, part: Part) -> tuple[Tensor, int]:
