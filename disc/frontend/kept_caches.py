@@ -8,12 +8,13 @@ Config.size = n                  # attributes of objects, classes, functions and
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import operator
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -33,7 +34,11 @@ from disc.frontend.model_functions import (
 from disc.frontend.plain_numbers import KINDS
 
 Container = dict[Any, object] | list[object] | set[object] | deque[object]
+_CONTAINERS = (OrderedDict, dict, list, set, deque)
 MOST_ENTRIES, DEEPEST = 4096, 3  # of what is looked at
+_WHOLE = frozenset(
+    {str, int, float, bool, bytes, type(None), type, FunctionType, BuiltinFunctionType, ModuleType, CodeType}
+)  # nothing is in them
 _NONE = object()
 
 
@@ -47,11 +52,11 @@ def caches_restored(named: Sequence[object], is_dry: bool = False) -> Iterator[l
     Gives a list that in the end has the names of such attributes, and of entries of dicts that have sizes.
     """
     functions = [(each, each.cache_info().misses) for each in named if isinstance(each, CACHED)]
-    containers = {id(each): each for value in named for each in _containers(value, DEEPEST)}
-    before = {name: dict(each) if isinstance(each, dict) else list(each) for name, each in containers.items()}
+    containers = {id(each): each for value in named if isinstance(value, _CONTAINERS) for each in _containers(value, DEEPEST)}
+    before = {name: dict(_entries(each)) if isinstance(each, dict) else [*_items(each)] for name, each in containers.items()}
     owners = {id(each): (name, each) for value in named for name, each in _owners(value)}
     members = {key: _members(each) for key, (_, each) in owners.items()}
-    are_set = {name for each in users_functions(named) for name in _names_set(each.__code__)} | {"cell_contents"}
+    are_set = {"cell_contents"}.union(*(_names_set(each.__code__) for each in users_functions(named)))
     kept: list[str] = []
     try:
         yield kept
@@ -66,11 +71,14 @@ def caches_restored(named: Sequence[object], is_dry: bool = False) -> Iterator[l
 
 
 def _containers(value: object, depth: int) -> Iterator[Container]:
-    if depth and isinstance(value, dict | list | set | deque) and len(cast("Container", value)) <= MOST_ENTRIES:
-        container = cast("Container", value)
-        yield container
-        for each in container.values() if isinstance(container, dict) else () if isinstance(container, set) else container:
-            yield from _containers(each, depth - 1)
+    container = cast("Container", value)
+    if _length(container) > MOST_ENTRIES:
+        return
+    yield container
+    if depth > 1 and not isinstance(container, set):
+        for each in (value for _, value in _entries(container)) if isinstance(container, dict) else _items(container):
+            if isinstance(each, _CONTAINERS):
+                yield from _containers(each, depth - 1)
 
 
 def _owners(value: object) -> Iterator[tuple[str, object]]:
@@ -124,32 +132,31 @@ def is_mark(attribute: str, value: object) -> bool:
     return isinstance(value, bool) and attribute.startswith("_")
 
 
-def _names_set(code: CodeType) -> Iterator[str]:
+@functools.lru_cache(maxsize=1024)  # a model's functions are looked at in every export of it
+def _names_set(code: CodeType) -> frozenset[str]:
     """Of attributes and globals."""
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_ATTR", "STORE_GLOBAL"))
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_set(constant)
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_ATTR", "STORE_GLOBAL")}
+    return frozenset(names).union(*(_names_set(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 
 
 def _restore(container: Container, before: dict[Any, object] | list[object], is_dry: bool) -> list[str]:
     """The names of entries of a dict that had sizes of the trace."""
-    if is_dry and (len(container) != len(before) or any(map(operator.is_not, _items(container), _items(before)))):
+    if is_dry and (_length(container) != len(before) or any(map(operator.is_not, _parts(container), _parts(before)))):
         container.clear()
         container.extend(before) if isinstance(container, list | deque) else container.update(cast("Any", before))
     if not isinstance(container, dict):
-        if len(container) <= MOST_ENTRIES and any(map(_is_traced, container)):
+        if _length(container) <= MOST_ENTRIES and any(map(_is_traced, _items(container))):
             old = set(map(id, before))
-            items = [*before, *(each for each in container if id(each) not in old and not _is_traced(each))]
+            items = [*before, *(each for each in _items(container) if id(each) not in old and not _is_traced(each))]
             container.clear()
             container.update(items) if isinstance(container, set) else container.extend(items)
         return []
     assert isinstance(before, dict)
-    if any(map(_is_traced, container)):  # which have no hash outside the trace
-        entries = [(key, value) for key, value in container.items() if not _is_traced(key)]
+    if any(map(_is_traced, _items(container))):  # which have no hash outside the trace
+        entries = [(key, value) for key, value in _entries(container) if not _is_traced(key)]
         container.clear()
         container.update(entries)
-    found = [key for key, value in container.items() if value is not before.get(key) and _is_traced(value)]
+    found = [key for key, value in _entries(container) if value is not before.get(key) and _is_traced(value)]
     kept = [f"[{key!r}] of a dict" for key in found if any(isinstance(each, KINDS) for each in pytree.tree_leaves(container[key]))]
     for key in found:
         if key in before:
@@ -159,8 +166,28 @@ def _restore(container: Container, before: dict[Any, object] | list[object], is_
     return kept
 
 
-def _items(container: Container) -> Iterable[object]:
-    return (part for entry in container.items() for part in entry) if isinstance(container, dict) else container
+# What a container holds, not what methods of its class make of that: a table of a library may import all that it names.
+
+
+def _kind(container: Container) -> Any:
+    return next(kind for kind in _CONTAINERS if isinstance(container, kind))
+
+
+def _length(container: Container) -> int:
+    return _kind(container).__len__(container)
+
+
+def _items(container: Container) -> Iterator[object]:
+    """Of a dict its keys."""
+    return _kind(container).__iter__(container)
+
+
+def _entries(container: dict[Any, object]) -> Iterable[tuple[Any, object]]:
+    return _kind(container).items(container)
+
+
+def _parts(container: Container) -> Iterable[object]:
+    return (part for entry in _entries(container) for part in entry) if isinstance(container, dict) else _items(container)
 
 
 def _holds_traced(value: object, depth: int = DEEPEST) -> bool:
@@ -176,4 +203,6 @@ def _holds_traced(value: object, depth: int = DEEPEST) -> bool:
 
 def _is_traced(value: object) -> bool:
     """Whether a tensor or a number of a trace is in it."""
+    if type(value) in _WHOLE:
+        return False
     return any(isinstance(each, KINDS) or (isinstance(each, torch.Tensor) and is_fake(each)) for each in pytree.tree_leaves(value))

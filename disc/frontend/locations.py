@@ -34,6 +34,7 @@ def is_library(file: str) -> bool:
     return file.startswith((TORCH, *NUMPY)) or is_standard(file)
 
 
+@functools.lru_cache(maxsize=4096)  # it is asked of every function and class that a model names
 def is_standard(file: str) -> bool:
     return file.startswith((STANDARD, "<frozen")) and not file.startswith(INSTALLED)
 

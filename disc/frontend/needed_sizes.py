@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch._subclasses import FakeTensorMode
@@ -71,8 +72,12 @@ class DrySession:
     """Runs of a model without data, so that nothing that it holds changes."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.model, self._named = model, list(named_in(model))
+        self.model = model
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @cached_property
+    def _named(self) -> Sequence[object]:
+        return list(named_in(self.model))  # of models of a library there are thousands: not for a session without runs
 
     def run(self, bound: inspect.BoundArguments) -> Run:
         args, kwargs = pytree.tree_map(self._without_data, (bound.args, bound.kwargs))

@@ -28,6 +28,7 @@ from disc.frontend.locations import INSTALLED, OURS, STANDARD, TORCH, is_standar
 from disc.frontend.replaced import replaced
 from disc.ir.python_source import parse_source
 
+_TRACERS = (TORCH, OURS)
 KINDS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PYTHONS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 Method = Callable[..., object]
@@ -118,11 +119,13 @@ def _itself(value: object, *_: object) -> object:
 def asking() -> FrameType | None:
     """The code that asks a number, where it is none of PyTorch's or of this package; None, too, where Python's own only says it."""
     frame: FrameType | None = sys._getframe(2)
+    if frame.f_code.co_filename.startswith(_TRACERS):  # nearly always
+        return None
     while frame is not None and is_standard(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_SAYING):
             return None
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith((TORCH, OURS)):
+    if frame is None or frame.f_code.co_filename.startswith(_TRACERS):
         return None
     written = str(frame.f_globals.get("__name__", "torch")).partition(".")[0]  # code that PyTorch writes itself is in no module
     return None if frame.f_code.co_filename.startswith("<") and written in ("torch", "disc") else frame
