@@ -19,6 +19,9 @@ for argument in "$@"; do
   esac
 done
 
+# Each of the processes that tests start would compile the sources of all modules again.
+unset PYTHONDONTWRITEBYTECODE
+
 step() { echo "== $1" >&2; }
 
 step "setup and build"
@@ -28,17 +31,25 @@ step "ruff"
 ruff check .
 ruff format --check .
 
-step "pyright, and lit beside it"
-mkdir -p build
-pyright --pythonpath "$(command -v python)" >build/pyright.txt 2>&1 &
-types=$!
-lit --quiet tests/ir tests/codegen
-wait "$types" || { cat build/pyright.txt; exit 1; }
-tail -n 1 build/pyright.txt
+# They take up what pytest leaves of two cores where a test waits for a server. What they find is printed at once, and fails the whole behind it.
+beside() {
+  renice -n 10 -p "$BASHPID" >/dev/null
+  "$@" >"build/$1.txt" 2>&1 || { cat "build/$1.txt" >&2; return 1; }
+}
 
-step "pytest"
+step "pytest, and lit and pyright beside it"
+mkdir -p build
+beside lit --quiet --workers 1 tests/ir tests/codegen &
+lit=$!
+beside pyright --pythonpath "$(command -v python)" &
+types=$!
 tests() { python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}" "$@"; }
-tests --half first
+passed=1
+tests --half first || passed=0
+wait "$lit" || passed=0
+wait "$types" || passed=0
+tail -n 1 build/pyright.txt
+[ "$passed" = 1 ] || exit 1
 if [ "$rest" = 1 ]; then
   step "pytest: the other cases"
   tests --half second
