@@ -21,6 +21,7 @@ import torch
 import torch._functorch.config as partition_settings
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
+from torch._dynamo import eval_frame
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._logging._internal import trace_structured
@@ -54,7 +55,7 @@ from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
-from disc.frontend.unrolled_functions import Unrolling
+from disc.frontend.unrolled_functions import Unrolling, forget_all
 from disc.ir.dialect import make_context
 from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
@@ -141,6 +142,7 @@ def backend(
     if mode is not None:
         _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
+    eval_frame.cached_backends.setdefault(id(backend), backend)  # pyright: ignore[reportArgumentType]  # which a reset asks, once
     unrolling = Unrolling.of(module.graph) if here == ("native",) else None
     if unrolling is not None and unrolling.has_other_steps() and unrolling.record_from_now_on(options or {}):
         _LOGGER.info("graph %s: the calls of an earlier one in other numbers; the function is recorded from now on", _place(module.graph))
@@ -161,6 +163,7 @@ def backend(
 
 
 trace_recurrent_layers(backend)
+backend.reset = forget_all  # pyright: ignore[reportFunctionMemberAccess]
 
 # Of each node of a trace; which of the memory formats it has nobody asks, and to find out takes up to half of the time of tracing.
 _METADATA = partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)  # pyright: ignore[reportPrivateImportUsage]

@@ -68,6 +68,7 @@ class Unrolling:
         cells = [each.__closure__[code.co_freevars.index(_FUNCTION)]
                  for each in _functions_over(context) if each.__code__ is code and each.__closure__ is not None]  # fmt: skip
         found = [cell for cell in cells if cell.cell_contents is function]
+        _switched.setdefault(context, []).extend((cell, function) for cell in found)
         for cell in found:
             cell.cell_contents = torch._dynamo.disable(_Recorded(function, recorded_form(function, options)))
         return bool(found)
@@ -93,7 +94,16 @@ def count_no_frames() -> None:
         count(-1)
 
 
+def forget_all() -> None:
+    """Compiled functions are as if none had been called: Dynamo traces those again that are recorded. For `torch._dynamo.reset()`."""
+    for cell, function in [each for switched in _switched.values() for each in switched]:
+        cell.cell_contents = function
+    _switched.clear()
+    _known.clear()
+
+
 _known: WeakKeyDictionary[Any, dict[_Calls, int]] = WeakKeyDictionary()
+_switched: WeakKeyDictionary[Any, list[tuple[CellType, Callable[..., Any]]]] = WeakKeyDictionary()  # what is recorded, by contexts as well
 
 
 def _wrapper_frame() -> FrameType | None:

@@ -186,6 +186,7 @@ _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__
 _GRAPH: Any = Tensor.grad_fn
 GRADIENT_FUNCTION = _GRAPH.__get__
+RETAINS = Tensor.retain_grad  # what gradients are written to
 # Of what requires no gradients these tell nothing new, and change nothing: `zero_grad(set_to_none=False)` calls them.
 OF_CONSTANTS = (GRADIENT_FUNCTION, Tensor.requires_grad_)
 _IN_PLACE = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"

@@ -7,18 +7,16 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from operator import is_
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.taken_over import give_back, take_over
-from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.frontend.lazy.taken_over import take_over
+from disc.frontend.lazy.tensors import become_plain
 from disc.ral._ral import set_following
 
 
@@ -84,7 +82,6 @@ class Lazy:
             settings = dataclasses.replace(settings, targets=settings.targets or ("native",))
             recorder = _thread.recorders[key] = Recorder(settings, _thread.statistics)
         with _recording:
-            _threads[threading.get_ident()] = recorder
             take_over(lambda: _thread.active)
         if not recorder.follower.stopped:
             recorder.__enter__()
@@ -94,7 +91,7 @@ class Lazy:
         set_following(recorder.follower)
 
     def disable(self) -> None:
-        """Computes what has been recorded, and records no more."""
+        """Computes what has been recorded, and records no more. Lazy tensors become PyTorch's own, as the same objects."""
         recorder, _thread.active = _thread.active, None
         if recorder is not None:
             set_following(None)
@@ -105,11 +102,9 @@ class Lazy:
             try:
                 recorder.settle()
             finally:
+                for each in recorder.follower.outliving():
+                    become_plain(each)
                 _thread.statistics.follow(recorder.follower)
-                with _recording:
-                    _threads.pop(threading.get_ident(), None)
-                    if not _threads:
-                        give_back()
 
     def flush(self) -> None:
         """Computes what has been recorded in this thread."""
@@ -124,41 +119,17 @@ class Lazy:
 
 
 def recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Callable[..., Any]:
-    """The function, what it calls being recorded: computed when it ends, and given as PyTorch's own tensors, in lists and dicts that it was
-    given too, unless what calls it is recorded itself."""
+    """The function, what it calls being recorded and computed when it ends: then all that it leaves, wherever that is, is PyTorch's own
+    tensors, unless what calls it is recorded itself."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with lazy(**options):
-            result = function(*args, **kwargs)
-        if _thread.active is not None:
-            return result
-        _computed((args, kwargs))
-        return _computed(result)
+            return function(*args, **kwargs)
 
     return call
 
 
-def _computed(value: Any) -> Any:
-    """With tensors where there are lazy ones. Lists and dicts get them in place: others may hold these too."""
-    if type(value) is LazyTensor:
-        return real(value)
-    if pytree.tree_is_leaf(value):
-        return value
-    parts, form = pytree.tree_flatten(value, is_leaf=lambda each: each is not value)
-    computed = list(map(_computed, parts))
-    if all(map(is_, computed, parts)):
-        return value
-    if isinstance(value, list):
-        value[:] = computed
-        return value
-    if isinstance(value, dict):
-        value.update(pytree.tree_unflatten(computed, form))
-        return value
-    return pytree.tree_unflatten(computed, form)
-
-
 _thread = _Thread()
 _recording = threading.Lock()
-_threads: dict[int, Recorder] = {}  # that record, by their numbers
 lazy = Lazy()

@@ -35,6 +35,7 @@ from disc.frontend.lazy.calls import (
     PLAIN,
     POSITIONAL_VALUE,
     READS,
+    RETAINS,
     SIZED,
     TENSORS,
     VARYING,
@@ -51,7 +52,7 @@ from disc.frontend.lazy.kin import WORTH_COMPILING, AllKin, Member
 from disc.frontend.lazy.outline import NotCompiledError, Outline
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.tensors import LazyTensor, new_handle, real
+from disc.frontend.lazy.tensors import LazyTensor, become_plain, new_handle, real
 from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
 from disc.frontend.lazy.variants import Variant
 from disc.ral._ral import Follower, LazyCall
@@ -165,6 +166,11 @@ class Recorder(TorchFunctionMode):
             func = counted or func
         if role == PERHAPS_READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
             return None if func == GRADIENT_FUNCTION else args[0]
+        if (
+            func is RETAINS and type(args[0]) is LazyTensor
+        ):  # PyTorch looks at it from aside from then on: it is the object that the program has
+            self._end()
+            become_plain(args[0])
         if role in (READ, PERHAPS_READ) or self.follower.stopped:
             return self._outside(func, args, kwargs)
         return self._recorded(func, args, kwargs)
@@ -184,7 +190,7 @@ class Recorder(TorchFunctionMode):
         known = self.follower.roles.get(func)
         if known is None:
             role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
-            role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS else role
+            role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS or func is RETAINS else role
             role = MADE if func in MAKING else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch._functorch.eager_transforms
-import torch._functorch.vmap
+import torch._functorch.predispatch
 import torch.overrides
 import torch.utils.dlpack
 from torch._dynamo import config, eval_frame
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
@@ -24,26 +25,23 @@ from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
 NATIVE = (
-    (torch._functorch.vmap, "_add_batch_dim"), (torch._functorch.eager_transforms, "_wrap_for_grad"), (torch.utils.dlpack, "to_dlpack"),
-    (Executable, "__call__"),
+    (torch._functorch.predispatch, "_add_batch_dim_impl"), (torch._functorch.eager_transforms, "_wrap_for_grad"),
+    (torch.utils.dlpack, "to_dlpack"), (Executable, "__call__"),
 )  # fmt: skip
 # What begins or ends something that each call of PyTorch in between has to see when it is made, or says what is drawn from then on.
 WATCHING = (
-    (torch._functorch.vmap, "_vmap_increment_nesting"), (torch._functorch.eager_transforms, "_grad_increment_nesting"),
-    (torch._functorch.eager_transforms, "_jvp_increment_nesting"), (torch._functorch.eager_transforms, "_func_increment_nesting"),
+    (torch._functorch.predispatch, "_vmap_increment_nesting_impl"), (torch._functorch.eager_transforms, "_grad_increment_nesting"),
+    (torch._functorch.predispatch, "_jvp_increment_nesting_impl"), (torch._functorch.eager_transforms, "_func_increment_nesting"),
     (torch.autograd.forward_ad, "enter_dual_level"), (torch.autograd.forward_ad, "exit_dual_level"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
     *((module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")),
 )  # fmt: skip
 GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
-_TRANSFORMS = tuple(place for place in (*NATIVE, *WATCHING, GRADIENT) if place[0].__name__.startswith("torch._functorch."))
 _ours: set[Callable[..., Any]] = set()
-_given_back: dict[tuple[Any, str], Callable[..., Any]] = {}
 
 
 def take_over(active: Active) -> None:
     """To be called whenever recording is enabled: there may be new optimizers."""
-    _take_again()
     pending = list(torch.optim.Optimizer.__subclasses__())
     while pending:
         kind = pending.pop()
@@ -61,7 +59,9 @@ def take_over(active: Active) -> None:
         torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
     group = torch._C._group_tensors_by_device_and_dtype
     if not _is_ours(group):
-        torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
+        ours = _noted(_group(group))
+        _as_before_to_dynamo(ours, group)
+        torch._C._group_tensors_by_device_and_dtype = ours
     _replace_handler()
     for places, wrapped in ((NATIVE, _with_tensors), (WATCHING, functools.partial(_watched, active=active)),
                             ([GRADIENT], functools.partial(grad_and_value, active=active)),
@@ -69,21 +69,19 @@ def take_over(active: Active) -> None:
         for module, name in places:
             function = getattr(module, name)
             if not _is_ours(function):
-                setattr(module, name, _noted(wrapped(function)))
+                ours = _noted(wrapped(function))
+                _as_before_to_dynamo(ours, function)
+                setattr(module, name, ours)
 
 
-def give_back() -> None:
-    """The functions of PyTorch's transforms are its own again, which Dynamo traces: to be called when no thread records any more."""
-    for module, name in _TRANSFORMS:
-        function = getattr(module, name)
-        if function in _ours:
-            _given_back[module, name] = function
-            setattr(module, name, function.__wrapped__)
+def _as_before_to_dynamo(ours: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Dynamo, which may trace in another thread meanwhile, sees the function that was there."""
 
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
 
-def _take_again() -> None:
-    for (module, name), function in _given_back.items():
-        setattr(module, name, function)
+    TorchInGraphFunctionVariable._get_handlers()  # it looks functions up by name, once
+    torch.compiler.substitute_in_graph(ours, skip_signature_check=True)(traced)
 
 
 def _replace_handler() -> None:

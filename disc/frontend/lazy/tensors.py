@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from disc.ral._ral import LazyAttribute, LazyMethod
+from disc.ral._ral import LazyAttribute, LazyMethod, retire_handle, value_holders
 
 if TYPE_CHECKING:
     from disc.frontend.lazy.traces import Made, Run
@@ -85,6 +85,47 @@ def real(value: Any) -> Any:
     if kind is slice:
         return slice(real(value.start), real(value.stop), real(value.step))
     return value
+
+
+def become_plain(handle: LazyTensor) -> None:
+    """Makes an object that stands for a tensor that tensor, of PyTorch's own class: others may hold it anywhere. One without a value,
+    as a call before it failed, stays what it is, and says so.
+
+    Where somebody holds the tensor as another object, both have the same memory: PyTorch has one object for a tensor. What gradients are
+    written to cannot be two, and stays what it is, which hands all over to that."""
+    value = handle._value
+    if value is None:
+        return
+    kind, given = type(value), vars(value)
+    hooks, hooks_behind = value._backward_hooks, value._post_accumulate_grad_hooks
+    shared = value._use_count() > 1  # pyright: ignore[reportAttributeAccessIssue]  # by a graph, say: PyTorch holds the object then
+    del value
+    assert handle._value is not None
+    if value_holders(handle) > shared or not _swapped(handle, handle._value):
+        value = handle._value
+        if value.requires_grad and (value.is_leaf or value.retains_grad):
+            return
+        with torch.enable_grad():
+            same = value.view_as(value) if value.requires_grad else value.detach()
+        _swapped(handle, same)
+        hooks = hooks_behind = None  # the value's own, which the gradient comes by
+    attributes = vars(handle)
+    retire_handle(handle, torch.nn.Parameter if attributes.pop("_is_param", False) else kind)
+    for name, each in given.items():
+        attributes.setdefault(name, each)
+    if hooks is not None:
+        handle._backward_hooks = hooks
+    if hooks_behind is not None:
+        handle._post_accumulate_grad_hooks = hooks_behind
+
+
+def _swapped(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the objects could change tensors. PyTorch refuses what its C++ looks at from aside."""
+    try:
+        torch._C._swap_tensor_impl(one, other)
+    except RuntimeError:
+        return False
+    return True
 
 
 OWN = {*vars(LazyTensor), *vars(object), "__class_getitem__", "__torch_dispatch__", "__weakref__", "__dict__", "__getstate__"}

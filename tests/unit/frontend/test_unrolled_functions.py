@@ -74,6 +74,22 @@ def test_all_numbers_of_steps_take_one_more_compile() -> None:
         torch.testing.assert_close(float(pending), float(states(x[0], W, U, [])["last"].sum()), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_a_reset_brings_the_function_back() -> None:
+    compiled = torch.compile(states, backend="disc", options={"target": ["native"]})  # pyright: ignore[reportCallIssue, reportArgumentType]
+    for _ in range(2):
+        check(compiled, 3, 8)
+        check(compiled, 3, 11)
+        graphs, recorded = dynamo.statistics().graphs, disc.lazy.stats().noted + disc.lazy.stats().recorded
+        check(compiled, 3, 9)
+        assert dynamo.statistics().graphs == graphs and disc.lazy.stats().noted + disc.lazy.stats().recorded > recorded
+        torch._dynamo.reset()
+        graphs, recorded = dynamo.statistics().graphs, disc.lazy.stats().noted + disc.lazy.stats().recorded
+        check(compiled, 3, 8)
+        assert dynamo.statistics().graphs > graphs and disc.lazy.stats().noted + disc.lazy.stats().recorded == recorded
+        torch._dynamo.reset()
+
+
 def test_calls_that_are_made_many_times_are_a_loop_that_is_not_found() -> None:
     calls, few = frozenset({("linear", "a.py:1"), ("tanh", "a.py:2")}), frozenset({("sin", "a.py:3"), ("cos", "a.py:4")})
     known: dict[frozenset[tuple[str, str]], int] = {}

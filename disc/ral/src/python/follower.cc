@@ -622,6 +622,15 @@ bool Follower::keep(PyObject* handle) {
   return true;
 }
 
+nb::list Follower::outliving() const {
+  nb::list found;
+  PyObject* const self = nb::find(this).ptr();
+  for (PyObject* each : outliving_handles()) {
+    if (HandleFields::at(each, framework_.fields.follower) == self) found.append(nb::handle(each));
+  }
+  return found;
+}
+
 nb::list Follower::numbers(int32_t step) const {
   nb::list found;
   for (const Number& each : tree_.numbers(step)) {

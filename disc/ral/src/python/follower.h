@@ -102,6 +102,8 @@ class Follower {
   bool settle();  // whether a program has computed what is recorded, without Python's part
   // Keeps a handle that nobody holds any more, to be used again. False, and it is not kept, if it cannot be.
   bool keep(PyObject* handle);
+  // Handles of runs that are over which somebody holds.
+  nb::list outliving() const;
   nb::list numbers(int32_t step) const;
   void enter();
   void leave();

@@ -24,14 +24,15 @@ struct MemberObject {
 PyTypeObject* method_type = nullptr;
 PyTypeObject* attribute_type = nullptr;
 PyObject* handle_type = nullptr;  // of the first follower, as of all
-Py_ssize_t follower_field = 0;
+HandleFields handle_fields{};
 
 destructor free_handle = nullptr;  // as Python has it for the class
 
 // A handle that nobody holds any more, whenever that comes to be: its follower keeps it. What the garbage collector has cleared has no fields.
 // Python frees an object by the first class above it whose function is not its own: meanwhile the class has that one, and nothing is kept.
 void drop_handle(PyObject* handle) {
-  const nb::object owner = nb::borrow(HandleFields::at(handle, follower_field));  // the handle may be what keeps it alive
+  outliving_handles().erase(handle);
+  const nb::object owner = nb::borrow(HandleFields::at(handle, handle_fields.follower));  // the handle may be what keeps it alive
   PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&kind, &value, &trace);
   const bool usable = PyObject_GC_IsTracked(handle) && owner.is_valid() && !owner.is_none() && nb::inst_ready(owner);
@@ -49,7 +50,7 @@ Follower* follower_of(PyObject* handle) {
     PyErr_SetString(PyExc_TypeError, "a method of a lazy tensor is called with something else");
     return nullptr;
   }
-  PyObject* found = HandleFields::at(handle, follower_field);
+  PyObject* found = HandleFields::at(handle, handle_fields.follower);
   if (!found || found == Py_None) {
     PyErr_SetString(PyExc_RuntimeError, "disc.lazy: a tensor that no call has given");
     return nullptr;
@@ -226,12 +227,43 @@ nb::object mode_function(nb::handle self) {
 }
 
 // Handles are of one class, in all threads.
-void set_handles(nb::handle type, Py_ssize_t field) {
+void set_handles(nb::handle type, const HandleFields& fields) {
   if (handle_type) return;
   handle_type = nb::borrow(type).release().ptr();
-  follower_field = field;
+  handle_fields = fields;
   auto* const handles = reinterpret_cast<PyTypeObject*>(handle_type);
   free_handle = std::exchange(handles->tp_dealloc, drop_handle);
+}
+
+void check_handle(nb::handle handle) {
+  if (!handle_type || !Py_IS_TYPE(handle.ptr(), reinterpret_cast<PyTypeObject*>(handle_type))) throw nb::type_error("no lazy tensor");
+}
+
+// How many hold the value of a handle besides it.
+Py_ssize_t value_holders(nb::handle handle) {
+  check_handle(handle);
+  PyObject* const value = HandleFields::at(handle.ptr(), handle_fields.value);
+  return value ? Py_REFCNT(value) - 1 : 0;
+}
+
+// A handle is one no longer, but an object of a class that it is derived from, or one of that class's size. Python's own assignment of classes
+// refuses those of other fields; these are none any more.
+void retire_handle(nb::handle handle, nb::handle type) {
+  check_handle(handle);
+  auto *const now = reinterpret_cast<PyTypeObject*>(handle_type), *const next = reinterpret_cast<PyTypeObject*>(type.ptr());
+  if (!PyType_Check(type.ptr()) || next->tp_basicsize != now->tp_base->tp_basicsize || next->tp_dictoffset != now->tp_dictoffset ||
+      next->tp_weaklistoffset != now->tp_weaklistoffset) {
+    throw nb::type_error("a class of other objects");
+  }
+  const nb::object attributes = nb::steal(PyObject_GenericGetDict(handle.ptr(), nullptr));  // by their places in one class they would be others'
+  if (!attributes.is_valid()) nb::raise_python_error();
+  outliving_handles().erase(handle.ptr());
+  for (const Py_ssize_t offset : {handle_fields.follower, handle_fields.run, handle_fields.number, handle_fields.facts, handle_fields.value}) {
+    Py_CLEAR(HandleFields::at(handle.ptr(), offset));
+  }
+  Py_INCREF(next);
+  Py_SET_TYPE(handle.ptr(), next);
+  Py_DECREF(now);
 }
 
 // What a call gives that a compiled trace goes through, else NotImplemented. PyTorch's modes are off.
@@ -260,6 +292,8 @@ void bind_followers(nb::module_& module) {
   module.attr("LazyAttribute") = nb::borrow(reinterpret_cast<PyObject*>(attribute_type));
   module.def("replace_handler", &replacement, nb::arg("function"), nb::arg("count"), nb::arg("mode_at"));
   module.def("has_handle", &has_handle, nb::arg("arguments"), nb::arg("keywords"));
+  module.def("value_holders", &value_holders, nb::arg("handle"));
+  module.def("retire_handle", &retire_handle, nb::arg("handle"), nb::arg("type"));
   module.def("set_following", &set_following, nb::arg("follower").none());
   bind_runs(module);
   bind_bindings(module);
@@ -267,7 +301,7 @@ void bind_followers(nb::module_& module) {
   nb::class_<Follower>(module, "Follower", nb::type_slots(follower_slots))
       .def("__init__", [](Follower* self, const nb::dict& framework, const nb::object& slow, const nb::object& end) {
         new (self) Follower(framework, slow, end);
-        set_handles(framework["handle"], self->fields().follower);
+        set_handles(framework["handle"], self->fields());
       }, nb::arg("framework"), nb::arg("slow"), nb::arg("end"))
       .def_prop_ro("mode_function", [](nb::handle self) { return mode_function(self); })
       .def("begin", &Follower::begin, nb::arg("step"), nb::arg("number"), nb::arg("state"))
@@ -287,6 +321,7 @@ void bind_followers(nb::module_& module) {
       .def("finish", &Follower::finish, nb::arg("run"))
       .def("loosen", &Follower::loosen)
       .def("concerns", [](const Follower& self, nb::handle value) { return self.concerns(value.ptr()); }, nb::arg("value"))
+      .def("outliving", &Follower::outliving)
       .def("take_counts", &Follower::take_counts)
       .def("numbers", &Follower::numbers, nb::arg("step"))
       .def("settle", &Follower::settle)

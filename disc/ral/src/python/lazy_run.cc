@@ -104,6 +104,11 @@ PyType_Slot run_slots[] = {
 
 }  // namespace
 
+std::unordered_set<PyObject*>& outliving_handles() {
+  static auto* const found = new std::unordered_set<PyObject*>;  // handles are freed until the interpreter ends
+  return *found;
+}
+
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor) {
   const auto begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
   int64_t last = 0;
@@ -257,8 +262,9 @@ void Run::clear() {
   old.swap(inputs);
   old.insert(old.end(), given.begin(), given.end());
   given.clear();
-  for (const Proxy& each : proxies) {
-    if (each.object) old.push_back(each.object);
+  for (size_t i = 0; i < proxies.size(); ++i) {
+    if (is_live(i)) outliving_handles().insert(proxies[i].weak ? referent(proxies[i].object) : proxies[i].object);
+    if (proxies[i].object) old.push_back(proxies[i].object);
   }
   proxies.clear();
   numbers.clear();

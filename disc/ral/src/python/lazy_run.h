@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,9 @@ class Run {
  private:
   Py_ssize_t value_field_;
 };
+
+// Handles that were held when their run ended, of all runs; whoever frees one takes it out.
+std::unordered_set<PyObject*>& outliving_handles();
 
 // The addresses of the elements of a tensor, from the first to behind the last one; the same for one without elements.
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor);

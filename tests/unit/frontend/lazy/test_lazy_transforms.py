@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -266,3 +268,41 @@ def test_a_branch_that_writes_is_taken_anew() -> None:
         with disc.lazy():
             found = step(ours, write)
         torch.testing.assert_close(found, step(theirs, write))
+
+
+def test_dynamo_traces_transforms_while_another_thread_records() -> None:
+    weight, ended = torch.randn(4, 4), threading.Event()
+    started = threading.Event()
+
+    def energy(x: Tensor) -> Tensor:
+        return torch.tanh(x @ weight).sum()
+
+    def record() -> None:
+        for times in itertools.count():
+            with disc.lazy():
+                x = torch.randn(3, 4)
+                torch.testing.assert_close(real(vmap(energy)(x)).sum(), energy(x))
+                float(grad(energy)(x).sum())
+            if times == 5:  # nothing is compiled any more: to PyTorch other threads trace as well, then
+                started.set()
+            if ended.is_set():
+                return
+
+    def clipped(x: Tensor) -> Tensor:
+        return torch.nn.utils.get_total_norm([x, x * 2])
+
+    programs = (
+        grad(energy), vmap(energy), vmap(grad(energy)), torch.func.hessian(energy), torch.func.jacfwd(torch.sin), clipped,
+        lambda x: grad_and_value(energy)(x)[1], lambda x: torch.func.jvp(energy, (x,), (x,))[1],
+    )  # fmt: skip
+    thread = threading.Thread(target=record)
+    thread.start()
+    try:
+        assert started.wait(60)
+        for each in programs:
+            torch._dynamo.reset()
+            x = torch.randn(4, 4)
+            torch.testing.assert_close(torch.compile(each, backend="eager", fullgraph=True)(x), each(x))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    finally:
+        ended.set()
+        thread.join()
