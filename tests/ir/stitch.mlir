@@ -169,3 +169,46 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %y: tensor<?xf32, [@S0]>) -> te
   %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
   return %3 : tensor<?xf32, [@S0]>
 }
+
+// -----
+// A square, normed and turned: with the rows of the result as its own, each of its elements would need another row's sum.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.reduce{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.divide{{.*}}disc.group = 1 : i64, disc.kind = "loop"
+// CHECK: stablehlo.transpose{{.*}}disc.group = 1 : i64, disc.kind = "loop"
+func.func @main(%x: tensor<8x8xf32, [8, 8]>) -> (tensor<8x8xf32, [8, 8]>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32, [8, 8]>, tensor<f32>) -> tensor<8xf32, [8]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<8xf32, [8]>) -> tensor<8x8xf32, [8, 8]>
+  %y = stablehlo.divide %x, %sb : tensor<8x8xf32, [8, 8]>
+  %t = stablehlo.transpose %y, dims = [1, 0] : (tensor<8x8xf32, [8, 8]>) -> tensor<8x8xf32, [8, 8]>
+  return %t : tensor<8x8xf32, [8, 8]>
+}
+
+// -----
+// The sums of the rows as a row: each element needs that of another row.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.reduce{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.divide{{.*}}disc.group = 1 : i64, disc.kind = "loop"
+func.func @main(%x: tensor<8x8xf32, [8, 8]>) -> (tensor<8x8xf32, [8, 8]>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32, [8, 8]>, tensor<f32>) -> tensor<8xf32, [8]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 1>, maybe = array<i64>} : (tensor<8xf32, [8]>) -> tensor<8x8xf32, [8, 8]>
+  %y = stablehlo.divide %x, %sb : tensor<8x8xf32, [8, 8]>
+  return %y : tensor<8x8xf32, [8, 8]>
+}
+
+// -----
+// Rows that change places as a whole are still made once each.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.reduce{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.divide{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.transpose{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+func.func @main(%x: tensor<8x8x8xf32, [8, 8, 8]>) -> (tensor<8x8x8xf32, [8, 8, 8]>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<8x8x8xf32, [8, 8, 8]>, tensor<f32>) -> tensor<8x8xf32, [8, 8]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0, 1>, maybe = array<i64>} : (tensor<8x8xf32, [8, 8]>) -> tensor<8x8x8xf32, [8, 8, 8]>
+  %y = stablehlo.divide %x, %sb : tensor<8x8x8xf32, [8, 8, 8]>
+  %t = stablehlo.transpose %y, dims = [1, 0, 2] : (tensor<8x8x8xf32, [8, 8, 8]>) -> tensor<8x8x8xf32, [8, 8, 8]>
+  return %t : tensor<8x8x8xf32, [8, 8, 8]>
+}

@@ -54,10 +54,12 @@ class Predicate:
 
 @dataclass(eq=False)
 class RowCache:
-    """A row of an expensive value kept in per-thread scratch between the stages of a stitched kernel."""
+    """A row of an expensive value kept in per-thread scratch between the stages of a stitched kernel. row_start: the position of its first
+    element in the value, length: its elements."""
 
     buffer: Buffer
     row_start: Dim
+    length: Dim
     pending: bool = False
     ready: bool = False
 
@@ -140,7 +142,9 @@ class Emitter(Lanes):
         for cache in self.caches.get(node, ()):
             position = self.space.env.simplify(self.space.linear(index, node.dims) - cache.row_start)
             variable = self.b.lane_variable(position)
-            if variable is not None and len([name for name in position.symbols() if name in self.space.extents]) == 1:
+            if variable is None or len([name for name in position.symbols() if name in self.space.extents]) != 1:
+                continue
+            if self.space.within(position, cache.length):  # not an element of another row, as far from this one's as that row is
                 return cache, position
         return None
 

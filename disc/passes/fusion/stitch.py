@@ -18,10 +18,11 @@ from torch_mlir import ir
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
-from disc.ir.op_table import ALONE
+from disc.ir.op_table import ALONE, ONE
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
+from disc.passes.fusion.own_rows import OwnRows
 from disc.shapes import Dim, Truth
 
 
@@ -94,7 +95,15 @@ def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows
     roots = [node for node in nodes if clusters.escapes(node, both)]
     if not all(_fits(clusters, root, rows) for root in roots) or clusters.would_cycle(producer, consumer):
         return None
-    return rows
+    return rows if _reads_own_rows(clusters, nodes, roots) else None
+
+
+def _reads_own_rows(clusters: Clusters, nodes: list[Node], roots: list[Node]) -> bool:
+    """Legality: each element needs the reductions of its own row alone. Those of others would be made anew for each element."""
+    reduction = min((node for node in nodes if node.op == "stablehlo.reduce"), key=clusters.order.__getitem__)
+    dims = reduction.operands[0].dims
+    rank = min((dim for dim in reduction.ints("dimensions") if dims[dim] != ONE), default=len(dims))
+    return OwnRows(clusters, frozenset(nodes), dims, rank).hold(roots)
 
 
 def may_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:

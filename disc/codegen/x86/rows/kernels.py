@@ -286,7 +286,7 @@ def _make_caches(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
             offset = b.scalar(size * (row.number * len(plan.cached) + number))
             with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
                 pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
-            e.caches.setdefault(node, []).append(RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start)))
+            e.caches.setdefault(node, []).append(RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start), length))
 
 
 def _tile_loops(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], depth: int) -> None:

@@ -113,7 +113,7 @@ def _make_caches(frame: Frame, rows: LongRows, group: Dim) -> None:
         start = b.scalar(rows.start(rows.groups, number) + group * rows.room)
         pointer = address(b, Buffer(partials_argument(frame), (), "i8"), start)
         buffer = Buffer(pointer, node.dims, register_element(node.element))
-        e.caches[node] = [RowCache(buffer, e.space.env.simplify(group * rows.row), ready=node in rows.stored)]
+        e.caches[node] = [RowCache(buffer, e.space.env.simplify(group * rows.row), rows.row, ready=node in rows.stored)]
 
 
 def _slot(frame: Frame, rows: LongRows, value: int, group: Dim, part: str) -> str:

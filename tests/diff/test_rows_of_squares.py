@@ -1,0 +1,114 @@
+"""Reductions of rows whose dims have equal sizes, so that another dim might pass for the row: what is turned, moved or chosen behind them.
+
+What is read must lie in the operand, whichever row needs it: nothing is mapped before the first and behind the last element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import module_program, randn
+from torch import Tensor
+
+SIZE, OTHER, FACTORS, GAP = 48, 40, (6, 8), 1 << 20
+ORDER = torch.randperm(SIZE, generator=torch.Generator().manual_seed(0))
+Function = Callable[[Tensor], Tensor]
+Results = Callable[[Tensor], object]
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def softmax(x: Tensor) -> Tensor:
+    return x.softmax(-1)
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+NORMS = (layer_norm, softmax, unit)
+
+
+def turned(norm: Function, order: tuple[int, ...]) -> dict[str, Results]:
+    """What is legal for dims of any sizes."""
+    return {
+        "alone": lambda x: norm(x).permute(order).contiguous(),
+        "relu": lambda x: torch.relu(norm(x).permute(order)),
+        "before": lambda x: norm(x.permute(order)),
+        "again": lambda x: norm(torch.relu(norm(x).permute(order))),
+        "both": lambda x: (norm(x), torch.relu(norm(x).permute(order))),
+    }
+
+
+def of_squares(norm: Function) -> dict[str, Results]:
+    """What needs two dims of one size, or moves rows and parts of rows."""
+    lower, upper = FACTORS
+    return {
+        "added": lambda x: norm(x) + norm(x).t(),
+        "sums as a row": lambda x: norm(x) * x.sum(-1),
+        "means turned": lambda x: (norm(x), x.mean(-1).unsqueeze(0) * 2),
+        "rows moved": lambda x: norm(x).roll(1, 0) * 2,
+        "elements moved": lambda x: norm(x).roll(1, 1) * 2,
+        "rows reversed": lambda x: norm(x).flip(0) * 2,
+        "elements reversed": lambda x: norm(x).flip(1) * 2,
+        "rows chosen": lambda x: norm(x)[ORDER] * 2,
+        "elements chosen": lambda x: norm(x)[:, ORDER] * 2,
+        "rows of elements chosen": lambda x: torch.gather(norm(x), 0, ORDER.expand(SIZE, SIZE)) * 2,
+        "elements of rows chosen": lambda x: torch.gather(norm(x), 1, ORDER.expand(SIZE, SIZE)) * 2,
+        "one row for all": lambda x: norm(x) + norm(x)[:1],
+        "one sum for all": lambda x: x.exp() * x.sum(-1)[:1],
+        "rows shuffled": lambda x: norm(x).reshape(lower, upper, SIZE).transpose(0, 1).reshape(SIZE, SIZE) * 2,
+        "parts of rows apart": lambda x: norm(x).reshape(SIZE, lower, upper).transpose(0, 1).reshape(SIZE, SIZE) * 2,
+        "blocks": lambda x: norm(x).reshape(lower, upper, lower, upper).permute(0, 2, 1, 3).reshape(SIZE, SIZE) * 2,
+        "a lower triangle": lambda x: norm(x).tril(),
+    }
+
+
+def between_unmapped_memory(tensor: Tensor, *, first: bool) -> Tensor:
+    """A copy with nothing mapped before its first element, or behind its last one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    count = tensor.numel() * tensor.element_size()
+    size = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+    base = libc.mmap(None, 2 * GAP + size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    assert libc.mprotect(base + GAP, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    array = np.ctypeslib.as_array((ctypes.c_float * tensor.numel()).from_address(base + GAP + (0 if first else size - count)))
+    return torch.from_numpy(array).reshape(tensor.shape).copy_(tensor)
+
+
+def kernels_of(function: Results, *sizes: int) -> list[tuple[str, int]]:
+    """The kind of each kernel and how many reductions it has, where all sizes are constants; results are checked."""
+    x = randn(*sizes)
+    program = module_program(function, x, dynamic=((),))
+    for first in (True, False):
+        program.check(between_unmapped_memory(x, first=first))
+    return sorted((each.kind, each.ops.count("stablehlo.reduce")) for each in program.executables[0].explain().kernels)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("order", [each for rank in (2, 3) for each in itertools.permutations(range(rank)) if each != tuple(range(rank))])
+def test_equal_sizes_change_no_kernel(norm: Function, order: tuple[int, ...]) -> None:
+    """A dim that is as large as the row is not the row: the reductions of other rows would be made anew for every element."""
+    for name, function in turned(norm, order).items():
+        cube, block = (kernels_of(function, *sizes[: len(order)]) for sizes in ((SIZE, SIZE, SIZE), (6, OTHER, SIZE)))
+        assert cube == block, name
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", of_squares(softmax))
+def test_rows_of_a_square(norm: Function, name: str) -> None:
+    kernels_of(of_squares(norm)[name], SIZE, SIZE)
+    module_program(of_squares(norm)[name], randn(SIZE, SIZE), dynamic=((),)).check(randn(SIZE, SIZE, seed=1))
