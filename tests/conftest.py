@@ -1,11 +1,13 @@
 """Options and fixtures of all tests."""
 
+import functools
 import gc
 import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import levels
@@ -36,7 +38,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(10_000, 10, 30)
     logging.getLogger("torch.__trace").propagate = True
 
 
@@ -90,16 +92,27 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _shared_objects() -> Iterator[None]:
-    """LLVM compiles no text twice, nor what it compiled for the tests before the last change: most of the time of all tests would be its."""
-    if "disc.codegen.mlir.lower" not in sys.modules:  # no test of this session compiles
-        yield
-        return
-    from shared_objects import shared_objects
+@pytest.fixture(scope="session")
+def _share_objects() -> Iterator[Callable[[], None]]:
+    with ExitStack() as stack:
 
-    with shared_objects(OBJECTS):
-        yield
+        @functools.cache
+        def start() -> None:
+            from shared_objects import shared_objects
+
+            stack.enter_context(shared_objects(OBJECTS))
+
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def _shared_objects(_share_objects: Callable[[], None]) -> None:
+    """LLVM compiles no text twice, nor what it compiled for the tests before the last change: most of the time of all tests would be its.
+
+    It starts where something has loaded what compiles, which a session of few tests may never do.
+    """
+    if "disc.codegen.mlir.lower" in sys.modules:
+        _share_objects()
 
 
 @pytest.fixture
