@@ -112,3 +112,18 @@ def test_equal_sizes_change_no_kernel(norm: Function, order: tuple[int, ...]) ->
 def test_rows_of_a_square(norm: Function, name: str) -> None:
     kernels_of(of_squares(norm)[name], SIZE, SIZE)
     module_program(of_squares(norm)[name], randn(SIZE, SIZE), dynamic=((),)).check(randn(SIZE, SIZE, seed=1))
+
+
+@pytest.mark.parametrize("own", [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("batch", [(), (SIZE,)])
+def test_rows_of_others_between_products(own: tuple[bool, bool], batch: tuple[int, ...]) -> None:
+    """As many queries as keys: what is subtracted from, or divides, the scores of a query is another query's. It was a softmax."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = query @ key.transpose(-1, -2)
+        exponential = (scores - scores.amax(-1, keepdim=own[0])).exp()
+        return (exponential / exponential.sum(-1, keepdim=own[1])) @ value
+
+    inputs = [randn(*batch, SIZE, 16, seed=seed) / 2 for seed in range(3)]
+    for dynamic in ((), (0,)):
+        module_program(attend, *inputs, dynamic=(dynamic,) * 3).check(*inputs)

@@ -49,11 +49,11 @@ def read_softmax(scores: Node, probability: Node) -> Softmax | None:
     value = probability.operands[0] if probability.op == "stablehlo.convert" else probability
     if value.op != "stablehlo.divide":
         return None
-    exponential, total = value.operands[0], _behind_views(value.operands[1])
+    exponential, total = value.operands[0], _of_rows(value.operands[1])
     if exponential.op != "stablehlo.exponential" or exponential.operands[0].op != "stablehlo.subtract":
         return None
     shifted = exponential.operands[0]
-    maximum = _behind_views(shifted.operands[1])
+    maximum = _of_rows(shifted.operands[1])
     guarded_total, guarded_maximum = _guarded(total, 0.0, 1.0), _guarded(maximum, -np.inf, 0.0)
     if not _reduces(guarded_total or total, "stablehlo.add", exponential, 0.0):
         return None
@@ -62,22 +62,47 @@ def read_softmax(scores: Node, probability: Node) -> Softmax | None:
     return Softmax(guarded_total is not None and guarded_maximum is not None)
 
 
-def _behind_views(node: Node) -> Node:
+@dataclass(frozen=True)
+class _OfRows:
+    """What elements read behind views. follows: for each dim of `node` that of the elements whose positions these are, None for a dim of
+    one element, or where it is no such dim's."""
+
+    node: Node
+    follows: tuple[int | None, ...]
+
+    def behind(self, operand: Node) -> _OfRows:
+        """The same for an operand, by whose elements those of `node` are computed one by one, behind views of it."""
+        return _of_rows(operand, self.follows)
+
+
+def _of_rows(node: Node, follows: tuple[int | None, ...] | None = None) -> _OfRows:
+    follows = tuple(range(len(node.dims))) if follows is None else follows
     while node.op in IN_ORDER_VIEWS:
-        node = node.operands[0]
-    return node
+        source = node.operands[0]
+        if node.op == "disc.broadcast_in_dim":
+            places = [follows[dim] for dim in node.ints("dims")]
+        else:  # a reshape: dims keep their order
+            kept = [follow for follow, size in zip(follows, node.dims, strict=True) if size != ONE]
+            same = [size for size in node.dims if size != ONE] == [size for size in source.dims if size != ONE]
+            left = iter(kept)
+            places = [next(left) if same and size != ONE else None for size in source.dims]
+        node, follows = source, tuple(None if size == ONE else place for place, size in zip(places, source.dims, strict=True))
+    return _OfRows(node, follows)
 
 
-def _guarded(node: Node, special: float, instead: float) -> Node | None:
+def _behind_views(node: Node) -> Node:
+    return _of_rows(node).node
+
+
+def _guarded(found: _OfRows, special: float, instead: float) -> _OfRows | None:
     """The x of select(x == special, instead, x)."""
-    if node.op != "stablehlo.select":
+    if found.node.op != "stablehlo.select":
         return None
-    condition, value, other = node.operands
+    condition, value, other = found.node.operands
     if condition.op != "stablehlo.compare" or condition.attrs["comparison_direction"] != "EQ" or _splat(value) != instead:
         return None
-    found = _behind_views(other)
-    same = _behind_views(condition.operands[0]) is found and _splat(condition.operands[1]) == special
-    return found if same else None
+    same = found.behind(condition.operands[0]) == found.behind(other) and _splat(condition.operands[1]) == special
+    return found.behind(other) if same else None
 
 
 def _splat(node: Node) -> float | None:
@@ -89,8 +114,9 @@ def _splat(node: Node) -> float | None:
     return float(bf16_values(value.flat[:1])[0] if node.element == "bf16" else value.flat[0])
 
 
-def _reduces(node: Node, op: str, source: Node, initial: float) -> bool:
-    """True when `node` is the reduction of `source` by `op` along its last dim."""
+def _reduces(found: _OfRows, op: str, source: Node, initial: float) -> bool:
+    """True when the elements read the reduction of `source` by `op` along its last dim, each that of its own row."""
+    node = found.node
     if node.op != "stablehlo.reduce" or len(node.operands) != 2 or node.body is None:
         return False
     inside = [each for each in node.body.nodes if each.op != "input"]
@@ -100,6 +126,7 @@ def _reduces(node: Node, op: str, source: Node, initial: float) -> bool:
         and [each.op for each in inside] == [op]
         and node.ints("dimensions") == (len(source.dims) - 1,)
         and _splat(node.operands[1]) == initial
+        and all(size == ONE or follow == dim for dim, (follow, size) in enumerate(zip(found.follows, node.dims, strict=True)))
     )
 
 
