@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -36,18 +37,21 @@ def mismatch(value: object, kind: object, where: str) -> str | None:
 def _record(value: object, kind: type, where: str) -> str | None:
     if not isinstance(value, dict):
         return f"{where}: expected an object, got {_what(value)}"
-    fields: Mapping[str, object] = typing.get_type_hints(kind)
-    required = typing.cast("frozenset[str]", getattr(kind, "__required_keys__"))  # noqa: B009 - not known to type checkers
-    missing = sorted(name for name in _required(kind, fields, required) if name not in value)
+    fields, required = _fields(kind)
+    missing = sorted(name for name in required if name not in value)
     if missing:
         return f"{where}: {', '.join(map(repr, missing))} is missing"
     return _first(mismatch(value[name], each, f"{where}.{name}") for name, each in fields.items() if name in value)
 
 
-def _required(kind: type, fields: Mapping[str, object], required: frozenset[str]) -> set[str]:
-    """`__required_keys__` does not see NotRequired in annotations that are strings."""
+@functools.cache
+def _fields(kind: type) -> tuple[Mapping[str, object], frozenset[str]]:
+    """The types of the keys, and those that are required. `__required_keys__` does not see NotRequired in annotations that are strings."""
+    fields: Mapping[str, object] = typing.get_type_hints(kind)
+    required = typing.cast("frozenset[str]", getattr(kind, "__required_keys__"))  # noqa: B009 - not known to type checkers
     qualified = typing.get_type_hints(kind, include_extras=True)
-    return {name for name in fields if name in required and typing.get_origin(qualified[name]) is not typing.NotRequired}
+    asked = {name for name in fields if name in required and typing.get_origin(qualified[name]) is not typing.NotRequired}
+    return fields, frozenset(asked)
 
 
 def _first(problems: typing.Iterable[str | None]) -> str | None:
