@@ -16,11 +16,13 @@ import pytest
 # Before anything loads PyTorch: its threads would spin for the next small op of a tiny model, on the core that another worker compiles on.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-_MANY = 6  # cases of a test of which `--half` leaves every other one
+_MANY = 4  # cases of a test of which `--half` leaves every other one
+TURN = "DISC_TEST_TURN"  # a number: the first half has the first case where it is even, else the second one
 OBJECTS = Path(__file__).resolve().parents[1] / "build" / "test_objects"  # of `_shared_objects`
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(200_000, 50, 50)  # what modules import is no garbage: full collections were a quarter of the time of its import
     if config.getoption("--long"):
         os.environ[levels.EVERY] = "1"
 
@@ -38,7 +40,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 30)
+    gc.set_threshold(20_000, 10, 20)
     logging.getLogger("torch.__trace").propagate = True
 
 
@@ -67,12 +69,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _leave_half(config: pytest.Config, items: list[pytest.Item], second: bool) -> None:
     """Leaves every other case of the tests that have many; in the first half all of the others too."""
     cases = Counter(_test_of(item) for item in items)
+    turn = int(os.environ.get(TURN, "0"))
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
         test = _test_of(item)
-        in_second = cases[test] >= _MANY and seen[test] % 2 == 1
+        in_second = cases[test] >= _MANY and (seen[test] + turn) % 2 == 1
         seen[test] += 1
         (kept if in_second == second else left).append(item)
     items[:] = kept

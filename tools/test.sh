@@ -1,7 +1,8 @@
 #!/bin/bash
 # Everything a change must pass: build, ruff, pyright, lit, pytest. From a fresh checkout it makes .venv first.
 #   --sanitize  also builds the runtime with ASan, UBSan and TSan and runs its C++ tests under each
-#   --rest      also every other case of the tests that have many, which a plain run leaves out for time
+#   --rest      also every other case of the tests that have four and more, which a plain run leaves out for time: of a commit those that it
+#               runs of the next one. DISC_TEST_TURN: another number than that of the commit
 #   --long      --rest, also the tests marked `long`, and all cases of those marked `sampled`
 # DISC_VENV, DISC_EXTRAS and DISC_GROUPS as in tools/setup.sh.
 set -euo pipefail
@@ -36,6 +37,10 @@ beside() {
   renice -n 10 -p "$BASHPID" >/dev/null
   "$@" >"build/$1.txt" 2>&1 || { cat "build/$1.txt" >&2; return 1; }
 }
+
+# So a run before a commit and one behind it, as CI's, are both halves.
+DISC_TEST_TURN="${DISC_TEST_TURN:-$(git rev-list --count HEAD 2>/dev/null || echo 0)}"
+export DISC_TEST_TURN
 
 step "pytest, and lit and pyright beside it"
 mkdir -p build
