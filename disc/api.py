@@ -242,6 +242,17 @@ def compile_graph(imported: Imported, options: Options, targets: Sequence[str]) 
         return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
 
 
+def graph_facts(options: Options, targets: Sequence[str]) -> Mapping[str, str] | None:
+    """What of options, targets and this process decides what `compile_graph` makes of a graph; None where it does not use the cache."""
+    session = open_session(targets, options)
+    return _settings(session) if _uses_cache(session) else None
+
+
+def kept_graph(name: str, options: Options, targets: Sequence[str]) -> Executable | None:
+    """What `compile_graph` has made and kept under the name (`Executable.entry`); None where the cache has it no more."""
+    return _found(name, open_session(targets, options))
+
+
 def _graph_key(imported: Imported, session: Session) -> str:
     """The key of a program that is imported already."""
     weights = {name: imported.weights[name] for name in imported.weights}
@@ -407,22 +418,35 @@ def _stack_named() -> Iterator[None]:
 
 def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[], Executable]) -> Executable:
     """What the cache has under the key; else what `produce` compiles, which is stored."""
-    options, environment = session.options, session.environment
-    cached = options.cache and environment.cache and lowerings_digest() is not None
-    if not cached or environment.dump is not None:  # whoever asks for dumps wants the passes to run
+    environment = session.environment
+    if not _uses_cache(session):
         return produce()
     cache, name = open_cache(environment), key()
-    found = cache.lookup(name, lambda path: _load_checked(path, options))
+    found = _found(name, session)
     if found is not None:
-        _LOGGER.info("found in %s: %s", environment.cache_dir, name)
-        for message in found.manifest.get("warnings", ()):
-            warn(message)
         return found
     start = time.perf_counter()
     compiled = produce()
     _LOGGER.info("compiled in %.2f s, kept in %s: %s", time.perf_counter() - start, environment.cache_dir, name)
     cache.store(name, compiled.save)
+    compiled.entry = name
     return compiled
+
+
+def _uses_cache(session: Session) -> bool:
+    cached = session.options.cache and session.environment.cache and lowerings_digest() is not None
+    return cached and session.environment.dump is None  # whoever asks for dumps wants the passes to run
+
+
+def _found(name: str, session: Session) -> Executable | None:
+    """The entry of the cache, if there is one."""
+    found = open_cache(session.environment).lookup(name, lambda path: _load_checked(path, session.options))
+    if found is not None:
+        _LOGGER.info("found in %s: %s", session.environment.cache_dir, name)
+        for message in found.manifest.get("warnings", ()):
+            warn(message)
+        found.entry = name
+    return found
 
 
 def _key(program: Program, session: Session) -> str:

@@ -132,6 +132,10 @@ class Cache:
             os.utime(path)
         return loaded
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry, damaged or not."""
+        return self._path(key).exists()
+
     def _damaged(self, path: Path, error: ArtifactError) -> None:
         if not path.exists():
             return  # another process removed it just now
@@ -214,6 +218,11 @@ def open_cache(environment: Environment) -> Cache:
 def open_kernels(environment: Environment) -> Cache:
     """Beside the programs, kernels that a compiler of its own made for a GPU: they are many, small and shared by programs."""
     return Cache(environment.cache_dir / "kernels", environment.cache_size // 8)
+
+
+def open_traces(environment: Environment) -> Cache:
+    """Beside the programs, what PyTorch's traces of the graphs of torch.compile have come to."""
+    return Cache(environment.cache_dir / "traces", environment.cache_size // 8)
 
 
 def _warn_unusable(folder: Path, error: OSError) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from disc.artifact import file as artifact
-from disc.artifact.cache import Cache, check_folder, open_cache, open_kernels
+from disc.artifact.cache import Cache, check_folder, open_cache, open_kernels, open_traces
 from disc.artifact.manifest import arguments_of
 from disc.cli.help import Command, Group, examples
 from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
@@ -209,9 +209,9 @@ def cache_verify_command(as_json: AsJson = False, debug: Debug = False) -> None:
 
 @cache_app.command("clear", cls=Command, epilog=examples("cache clear"))
 def cache_clear_command(as_json: AsJson = False, debug: Debug = False) -> None:
-    """Remove every entry, kernels of GPUs that programs share among them."""
-    cache = _cache()
-    removed = cache.clear() + open_kernels(read_environment()).clear()
+    """Remove every entry, kernels of GPUs that programs share and traces of torch.compile among them."""
+    cache, environment = _cache(), read_environment()
+    removed = cache.clear() + open_kernels(environment).clear() + open_traces(environment).clear()
     if as_json:
         print_json({"folder": str(cache.folder), "removed": removed})
         return

@@ -11,7 +11,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -24,7 +24,8 @@ from torch import fx
 from torch._dynamo import eval_frame
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
-from torch._logging._internal import trace_structured
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._logging._internal import trace_log, trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import profiler
 from torch.fx.experimental import proxy_tensor
@@ -33,7 +34,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils.checkpoint import CheckpointPolicy
 from torch_mlir import ir
 
-from disc.config import Options
+from disc.artifact.cache import open_traces
+from disc.config import Options, read_environment
 from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, did_you_mean, warn
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
@@ -44,12 +46,13 @@ from disc.frontend.effect_tokens import with_tokens, without_tokens
 from disc.frontend.folded_numbers import divided_as_in_python
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
+from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
+from disc.frontend.output_views import Assembly, Turn, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
-from disc.frontend.registered import graph_compiler
+from disc.frontend.registered import graph_cache, graph_compiler
 from disc.frontend.replaced import replaced
 from disc.frontend.resampling import eager_scales
 from disc.frontend.rolled_loops import roll_loops
@@ -147,11 +150,18 @@ def backend(
     if unrolling is not None and unrolling.has_other_steps() and unrolling.record_from_now_on(options or {}):
         _LOGGER.info("graph %s: the calls of an earlier one in other numbers; the function is recorded from now on", _place(module.graph))
         return module.forward
+    loops = list[int]()
     try:
+        keeping = _keeping(settings, loops)
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
-        with sdpa_kernel([SDPBackend.MATH]), eager_scales(), divided_as_in_python(), formats_not_asked():
-            loops = list[int]()
-            compiled = with_autograd(settings, loops=loops.append)(module, list(example_inputs))
+        with (
+            sdpa_kernel([SDPBackend.MATH]),
+            eager_scales(),
+            divided_as_in_python(),
+            formats_not_asked(),
+            keeping.on() if keeping else nullcontext(),
+        ):
+            compiled = with_autograd(settings, loops=loops.append, kept=keeping is not None)(module, list(example_inputs))
     except TorchDynamoException:
         raise
     except Exception as error:
@@ -159,7 +169,28 @@ def backend(
         return module.forward
     if unrolling is not None:
         unrolling.note(sum(loops))
+    if keeping is not None:
+        _count_found(keeping.found)
     return compiled
+
+
+def _keeping(settings: Settings, loops: list[int]) -> Keeping | None:
+    """Where traces are kept; None where they are not: they hold the names of programs of the compile cache, and whoever asks for
+    TORCH_TRACE wants graphs to be traced."""
+    cache = graph_cache()
+    if cache is None or _compiler is not None or settings.targets != ("native",) or trace_log.handlers:
+        return None
+    facts = cache.facts(settings.options, settings.targets)
+    if facts is None:
+        return None
+    own = {"memory": repr(settings.memory)}
+    return Keeping({**facts, **own}, open_traces(read_environment()), lambda record: _kept_program(record, settings), loops.append)
+
+
+def _count_found(graphs: int) -> None:
+    _statistics.graphs += graphs
+    _statistics.compiled += graphs
+    _statistics.cached += graphs
 
 
 trace_recurrent_layers(backend)
@@ -174,22 +205,28 @@ def formats_not_asked() -> AbstractContextManager[None]:
 
 
 def with_autograd(
-    settings: Settings, noted: Callable[[fx.GraphModule], object] | None = None, loops: Callable[[int], object] | None = None
+    settings: Settings,
+    noted: Callable[[fx.GraphModule], object] | None = None,
+    loops: Callable[[int], object] | None = None,
+    kept: bool = False,
 ) -> Callable[[fx.GraphModule, list[object]], Callable[..., object]]:
     """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for. noted: gets the graph that
-    computes values and gradients; loops: gets how many loops were found in a graph."""
+    computes values and gradients; loops: gets how many loops were found in a graph. kept: within `Keeping.on` traces are."""
+    rolled = 0
 
     def roll(graph: fx.GraphModule) -> None:
+        nonlocal rolled
         found = roll_loops(graph)
+        rolled += found
         if loops is not None:
             loops(found)
 
-    def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        return _boxed(graph, settings)
+    def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
+        return _boxed(graph, settings, rolled)
 
-    def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+    def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
         roll(graph)
-        return _boxed(graph, settings)
+        return _boxed(graph, settings, rolled)
 
     def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
         if noted is not None:
@@ -198,8 +235,11 @@ def with_autograd(
         return _partition(joint, inputs, memory=settings.memory, **options)
 
     eager = settings.options.random == "eager"
+    forward, backward, inference = (
+        SerializableAOTDispatchCompiler(CompiledGraph, each) if kept else each for each in (compiler, compiler, inference_compiler)
+    )
     return aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler,
+        fw_compiler=forward, bw_compiler=backward, inference_compiler=inference,
         partition_fn=partition,
         decompositions=training_table(eager_random=eager),
     )  # fmt: skip
@@ -266,19 +306,12 @@ def _checked_targets(asked: tuple[str, ...], here: tuple[str, ...]) -> tuple[str
     return asked
 
 
-def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
+def _boxed(module: fx.GraphModule, settings: Settings, loops: int) -> CompiledGraph:
     _statistics.graphs += 1
     # AOTAutograd calls while it traces; constants of the graph are real tensors
     with unset_fake_temporarily(), without_function_modes():
         run = compile_graph(module, settings)
-
-    def boxed(inputs: list[object]) -> Sequence[object]:
-        taken = list(inputs)
-        inputs.clear()
-        return run(taken)
-
-    boxed._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
-    return boxed
+    return CompiledGraph(run, getattr(run, "record", None), loops)
 
 
 @contextmanager
@@ -303,7 +336,7 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
         whole = _lowered_or_refused(module, settings)
     except Exception as error:
         _failed(error, settings, module.graph)
-        return _eager(module)
+        return EagerGraph(module)
     return with_tokens(_whole_or_in_parts(module, whole, settings), tokens)
 
 
@@ -320,7 +353,7 @@ def _whole_or_in_parts(module: fx.GraphModule, whole: _Lowered | dict[fx.Node, U
         return run_in_parts(module, whole, lambda part: compile_part(part, settings))
     except Exception as error:
         _failed(error, settings, module.graph)
-        return _eager(module)
+        return EagerGraph(module)
 
 
 def _real(module: fx.GraphModule, settings: Settings) -> fx.GraphModule:
@@ -335,16 +368,22 @@ def compile_part(module: fx.GraphModule, settings: Settings) -> Executable:
     return _guarded(module, settings, lambda: _compiled(_lowered(_cut(module)), settings))
 
 
-def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], Executable]) -> Executable:
+def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], _Compiled]) -> Executable:
     """What `compiled` makes of the graph. What cannot be compiled stays with PyTorch, and so does a call that is refused."""
-    eager = _eager(module)
+    eager = EagerGraph(module)
     place = _place(module.graph)
     try:
-        run = compiled()
+        made = compiled()
     except Exception as error:
         _failed(error, settings, module.graph)
         return eager
+    run = _or_eager(made.run, eager, settings, place)
+    if made.is_kept:
+        run.record = Record(made.entry, made.single, made.cut.turn, made.cut.assemble, made.numbers, place, eager)  # pyright: ignore[reportFunctionMemberAccess]
+    return run
 
+
+def _or_eager(run: Executable, eager: EagerGraph, settings: Settings, place: str) -> Executable:
     def guarded(inputs: list[object]) -> Sequence[object]:
         try:
             return run(inputs)
@@ -363,19 +402,22 @@ def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], 
     return guarded
 
 
+def _kept_program(record: Record, settings: Settings) -> Executable | None:
+    """What a record is, run; None where the compile cache does not have its program any more."""
+    if record.entry is None:
+        run = _around(_nothing, record.turn, record.assemble, {})
+    else:
+        cache = graph_cache()
+        executable = None if cache is None else cache.program(record.entry, settings.options, settings.targets)
+        if executable is None:
+            return None
+        run = _around(_called(executable, record.single, f"disc: {record.place}"), record.turn, record.assemble, record.numbers)
+    return _or_eager(run, record.eager, settings, record.place)
+
+
 def plain_executable(program: Executable) -> NativeExecutable | None:
     """What calls the program may have run instead, on the same inputs by position: where it does nothing else, unless that fails."""
     return getattr(program, "plain", None)
-
-
-def _eager(module: fx.GraphModule) -> Executable:
-    """The graph as it is now, run by PyTorch."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    for node in graph.nodes:
-        node.meta = {}  # tensors of the trace, not needed any more
-    forward = fx.GraphModule(module, graph).forward
-    return lambda inputs: forward(*inputs)
 
 
 @dataclass(frozen=True)
@@ -384,8 +426,8 @@ class _Cut:
     whole graph of its own, each of which it returns once. None where these are the same."""
 
     module: fx.GraphModule
-    assemble: Assemble | None
-    turn: Callable[[Sequence[object]], list[object]] | None
+    assemble: Assembly | None
+    turn: Turn | None
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -401,6 +443,21 @@ class _Lowered:
 
     cut: _Cut
     program: LoweredGraph | None
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """entry, single, numbers: as of `Record`; is_kept: whether there is one."""
+
+    run: Executable
+    cut: _Cut
+    entry: str | None = None
+    single: bool = False
+    numbers: Mapping[int, type[int | float]] = field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.entry is not None or not self.cut.outputs
 
 
 def _cut(module: fx.GraphModule) -> _Cut:
@@ -458,17 +515,30 @@ def _context() -> ir.Context:
     return context
 
 
-def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
+def _compiled(lowered: _Lowered, settings: Settings) -> _Compiled:
     cut, program = lowered.cut, lowered.program
-    turn, assemble = cut.turn, cut.assemble
     if program is None:
-        return lambda inputs: assemble(inputs, []) if assemble else []
+        return _Compiled(_around(_nothing, cut.turn, cut.assemble, {}), cut)
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
     _trace("disc_module", lambda: program.module.operation.get_asm())
-    run = _compile_step(
-        Imported(program.module, program.weights, names, OutputSpec(program.result_names)), settings, _place(cut.module.graph)
-    )
+    imported = Imported(program.module, program.weights, names, OutputSpec(program.result_names))
+    run = _compile_step(imported, settings, _place(cut.module.graph))
     numbers = {place: _number_type(node) for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)}
+    entry = getattr(run, "entry", None)
+    return _Compiled(_around(run, cut.turn, cut.assemble, numbers), cut, entry, imported.outputs.is_single(), numbers)
+
+
+def _nothing(inputs: list[object]) -> Sequence[object]:
+    return []
+
+
+def _around(
+    run: Executable,
+    turn: Turn | None,
+    assemble: Assembly | None,
+    numbers: Mapping[int, type[int | float]],
+) -> Executable:
+    """A program as the whole graph is called. numbers: the types of its results that are no tensors, by place."""
 
     def execute(inputs: list[object]) -> Sequence[object]:
         results = list(run(turn(inputs) if turn else inputs))
@@ -498,8 +568,14 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
     executable = graph_compiler()(imported, settings.options, settings.targets)
     _statistics.cached += executable.stats()["compiles"] == 0
     _trace("disc_report", lambda: str(executable.explain()))
+    run = _called(executable, imported.outputs.is_single(), label)
+    run.entry = executable.entry  # pyright: ignore[reportFunctionMemberAccess]
+    return run
+
+
+def _called(executable: NativeExecutable, single: bool, label: str) -> Executable:
+    """single: it returns one tensor."""
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
-    single = imported.outputs.is_single()
     state = executable.manifest.get("state")
     seeded = state is not None and state["seeded"]
 

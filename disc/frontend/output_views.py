@@ -8,7 +8,8 @@ results, PyTorch makes these after each call, and a value that lies in memory in
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -18,7 +19,37 @@ from disc.frontend.locations import line_text
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, Layout, memory_layout
 
 aten = torch.ops.aten
-Assemble = Callable[[Sequence[object], Sequence[object]], list[object]]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Makes of the inputs of a call, and of the results of a cut module, the results of the whole one. laid_out: layouts of results, by
+    place; views: from inputs and results to what is made of them; sources: of each result a place among all these, or a constant."""
+
+    laid_out: Mapping[int, Layout]
+    views: fx.GraphModule | None
+    sources: Sequence[tuple[int | None, object]]
+
+    def __call__(self, inputs: Sequence[object], results: Sequence[object]) -> list[object]:
+        values = [*inputs, *results]
+        for place, layout in self.laid_out.items():
+            values[len(inputs) + place] = layout.apply(results[place])  # pyright: ignore[reportArgumentType]
+        if self.views is not None:
+            values += self.views.forward(*values)
+        return [constant if place is None else values[place] for place, constant in self.sources]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Makes of the inputs of a call what a module takes whose inputs lie in other orders of dims. orders: by place."""
+
+    orders: Mapping[int, tuple[int, ...]]
+
+    def __call__(self, inputs: Sequence[object]) -> list[object]:
+        values = list(inputs)
+        for place, order in self.orders.items():
+            values[place] = values[place].permute(order)  # pyright: ignore[reportAttributeAccessIssue]
+        return values
 
 
 def output_node(graph: fx.Graph) -> fx.Node:
@@ -31,10 +62,10 @@ def returned_nodes(graph: fx.Graph) -> list[object]:
     return list(returned) if isinstance(returned, list | tuple) else [returned]
 
 
-def cut_results(module: fx.GraphModule) -> Assemble | None:
+def cut_results(module: fx.GraphModule) -> Assembly | None:
     """Makes `module` return each computed value once and in row-major order.
 
-    Returns: (inputs, results of the cut module) → the results of the whole one, as a list; None where these are the same.
+    Returns: what makes the results of the whole module of those of the cut one; None where these are the same.
 
     Raises: UnsupportedOpError where the layout of a result is not known.
     """
@@ -50,23 +81,14 @@ def cut_results(module: fx.GraphModule) -> Assemble | None:
     sources = [(places[node], None) if isinstance(node, fx.Node) else (None, node) for node in returned]
     if returned == computed and not laid_out:
         return None
-
-    def assemble(inputs: Sequence[object], results: Sequence[object]) -> list[object]:
-        values = [*inputs, *results]
-        for place, layout in laid_out.items():
-            values[len(inputs) + place] = layout.apply(results[place])  # pyright: ignore[reportArgumentType]
-        if replay is not None:
-            values += replay(*values)
-        return [constant if place is None else values[place] for place, constant in sources]
-
-    return assemble
+    return Assembly(laid_out, replay, sources)
 
 
-def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[object]] | None:
+def turn_inputs(module: fx.GraphModule) -> Turn | None:
     """Makes `module` take inputs that are dense in another order of dims in the order in which they lie, so that compiled code reads them
     in place: what a forward pass has kept, laid out as in eager, is such an input of the backward pass.
 
-    Returns: the inputs of a call → what the changed module takes; None where these are the same.
+    Returns: what makes the inputs of the changed module of those of a call; None where these are the same.
     """
     orders: dict[int, tuple[int, ...]] = {}
     placeholders = module.graph.find_nodes(op="placeholder")
@@ -79,16 +101,7 @@ def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[obj
             with module.graph.inserting_after(placeholders[-1]):
                 _turn(module.graph, node, layout.order)
     module.recompile()
-    if not orders:
-        return None
-
-    def turned(inputs: Sequence[object]) -> list[object]:
-        values = list(inputs)
-        for place, order in orders.items():
-            values[place] = values[place].permute(order)  # pyright: ignore[reportAttributeAccessIssue]
-        return values
-
-    return turned
+    return Turn(orders) if orders else None
 
 
 def _turn(graph: fx.Graph, placeholder: fx.Node, order: Sequence[int]) -> None:
@@ -164,8 +177,8 @@ def is_view(node: fx.Node) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
-def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> Callable[..., Sequence[object]]:
-    """A function from the values of `given` to those of `wanted`."""
+def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> fx.GraphModule:
+    """A module from the values of `given` to those of `wanted`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(f"given{number}") for number, node in enumerate(given)}
 
@@ -175,4 +188,13 @@ def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequ
         return copies[node]
 
     graph.output(tuple([copy(node) for node in wanted]))
-    return fx.GraphModule(module, graph).forward
+    return plain_module(module, graph)
+
+
+def plain_module(module: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """The module with another graph, which is not needed but to be run: without what was noted of its trace, tensors among it."""
+    for node in graph.nodes:
+        node.meta = {}
+    made = fx.GraphModule(module, graph)
+    made.meta = {}
+    return made

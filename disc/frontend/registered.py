@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from disc.errors import DiscError
@@ -13,8 +14,20 @@ if TYPE_CHECKING:
     from disc.ral.executable import Executable
 
 GraphCompiler = Callable[["Imported", "Options", Sequence[str]], "Executable"]
+
+
+@dataclass(frozen=True)
+class GraphCache:
+    """What there is of the compile cache for graphs of torch.compile. facts: of options and targets, all that enters the keys of their
+    programs; None where they are not kept. program: the one that an entry of that name is, None where it is there no more."""
+
+    facts: Callable[[Options, Sequence[str]], Mapping[str, str] | None]
+    program: Callable[[str, Options, Sequence[str]], Executable | None]
+
+
 Recording = Callable[[Callable[..., Any], Mapping[str, object]], Callable[..., Any]]
 _compiler: GraphCompiler | None = None
+_cache: GraphCache | None = None
 _recording: Recording | None = None
 
 
@@ -29,6 +42,17 @@ def graph_compiler() -> GraphCompiler:
     if _compiler is None:
         raise DiscError("no compiler is registered for graphs of torch.compile: import disc")
     return _compiler
+
+
+def set_graph_cache(cache: GraphCache) -> None:
+    """From now on what is kept of graphs of torch.compile is found there."""
+    global _cache
+    _cache = cache
+
+
+def graph_cache() -> GraphCache | None:
+    """What was registered, if anything."""
+    return _cache
 
 
 def set_recording(recording: Recording) -> None:

@@ -113,7 +113,7 @@ class Value(NamedTuple):
 
 
 # Of an Executable, for the other parts of disc; completion leaves them out.
-INNER = {"contents", "context", "force_schedule", "from_parts", "like", "most_nodes", "remap"}
+INNER = {"contents", "context", "entry", "force_schedule", "from_parts", "like", "most_nodes", "remap"}
 
 
 def _sizes(dims: Iterable[int | str]) -> tuple[int | str, ...]:
@@ -138,6 +138,9 @@ class Executable:
     Several threads may call one executable at once; the GIL is released in the meantime. Where a program keeps tensors from call to call
     (`state`), or writes inputs, such calls take turns.
     """
+
+    entry: str | None = None
+    """Of the compile cache, where the program lies there."""
 
     def __init__(
         self,
