@@ -20,7 +20,7 @@ from disc.shapes.algebra import (
     parse_dim,
 )
 from disc.shapes.conditions import Comparison, Condition
-from disc.shapes.facts import Facts, finite
+from disc.shapes.facts import Facts, Group, finite
 
 
 class Truth(Enum):
@@ -283,24 +283,27 @@ class ShapeEnv:
             total = total * dim
         return self.simplify(total)
 
-    def reshape_groups(
-        self, source: Sequence[Dim | int], target: Sequence[Dim | int]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    def reshape_groups(self, source: Sequence[Dim | int], target: Sequence[Dim | int]) -> list[Group] | None:
         """The finest split of both shapes into consecutive groups of proved equal products, as dim indices; None without such a split.
 
         A dim of size 1 joins the group before it, or the first one.
         """
-        sides = ([Dim.of(dim) for dim in source], [Dim.of(dim) for dim in target])
-        kept = [[index for index, dim in enumerate(side) if self.equal(dim, 1) is not Truth.YES] for side in sides]
-        reduced = [[side[index] for index in indices] for side, indices in zip(sides, kept, strict=True)]
-        cuts = _GroupSearch(self, reduced[0], reduced[1]).longest(0, 0)
+        sides = tuple(map(Dim.of, source)), tuple(map(Dim.of, target))
+        if sides not in self._facts.groups:
+            self._facts.groups[sides] = self._split(*sides)
+        found = self._facts.groups[sides]
+        return None if found is None else list(found)
+
+    def _split(self, source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Group, ...] | None:
+        kept = [[index for index, dim in enumerate(side) if self.equal(dim, 1) is not Truth.YES] for side in (source, target)]
+        cuts = _GroupSearch(self, [source[index] for index in kept[0]], [target[index] for index in kept[1]]).longest(0, 0)
         if cuts is None:
             return None
         if not cuts:
-            return [(tuple(range(len(source))), tuple(range(len(target))))] if source or target else []
+            return ((tuple(range(len(source))), tuple(range(len(target)))),) if source or target else ()
         starts = [(0, 0), *((_start(kept[0], i, len(source)), _start(kept[1], j, len(target))) for i, j in cuts[:-1])]
         ends = [*starts[1:], (len(source), len(target))]
-        return [(tuple(range(a, b)), tuple(range(c, d))) for (a, c), (b, d) in zip(starts, ends, strict=True)]
+        return tuple((tuple(range(a, b)), tuple(range(c, d))) for (a, c), (b, d) in zip(starts, ends, strict=True))
 
 
 class _Learning:

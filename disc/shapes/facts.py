@@ -37,6 +37,7 @@ from disc.shapes.algebra import (
 from disc.shapes.bounds import Bounds, End, Interval
 from disc.shapes.recursion import Recursive, run_recursive
 
+Group = tuple[tuple[int, ...], tuple[int, ...]]  # dims of two shapes, as indices, of one product
 _MAXIMUM_REWRITES = 32
 """Product equalities may rewrite in a circle; more steps than this never help a proof."""
 _MAXIMUM_ROUNDS = 6
@@ -124,7 +125,7 @@ class Facts:
         """A copy that need not prove again what is proved."""
         other = self.copy()
         other._normals, other._atoms, other._divisors = dict(self._normals), dict(self._atoms), dict(self._divisors)
-        other.simplified, other.equalities = dict(self.simplified), dict(self.equalities)
+        other.simplified, other.equalities, other.groups = dict(self.simplified), dict(self.equalities), dict(self.groups)
         if self._current_bounds is not None:
             other._current_bounds = self._current_bounds.copy(other.ranges.__getitem__)
         return other
@@ -136,6 +137,7 @@ class Facts:
         self._divisors: dict[Dim, int] = {}
         self.simplified: dict[Dim, Dim] = {}
         self.equalities: dict[tuple[Dim, Dim], bool | None] = {}
+        self.groups: dict[tuple[tuple[Dim, ...], tuple[Dim, ...]], tuple[Group, ...] | None] = {}
         self._forget_bounds()
 
     def _forget_bounds(self) -> None:

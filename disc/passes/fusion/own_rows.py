@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disc.ir.graph import Node
-from disc.ir.op_table import OPS, SOURCES, VIEWS
+from disc.ir.op_table import ELEMENTWISE, OPS, SOURCES, VIEWS
 from disc.ir.reads import Place
 from disc.passes.fusion.clusters import Clusters
 from disc.shapes import Dim, Truth
@@ -66,6 +66,8 @@ class OwnRows:
             return []
         if node.op == "stablehlo.reduce" and not self._is_own(node.siblings[0] if node.siblings else node, at):
             return None
+        if node.op in ELEMENTWISE:
+            return [(operand, at) for operand in node.operands if operand.dims]
         reads = OPS[node.op].reads
         if node.op in VIEWS and reads is None:
             return [(node.operands[0], self._reshaped(at, node.dims, node.operands[0].dims))]
