@@ -24,6 +24,7 @@ from torch import fx
 from torch._dynamo import eval_frame
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._logging._internal import trace_log, trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -238,11 +239,21 @@ def with_autograd(
     forward, backward, inference = (
         SerializableAOTDispatchCompiler(CompiledGraph, each) if kept else each for each in (compiler, compiler, inference_compiler)
     )
-    return aot_autograd(
+    compiled = aot_autograd(
         fw_compiler=forward, bw_compiler=backward, inference_compiler=inference,
         partition_fn=partition,
         decompositions=training_table(eager_random=eager),
     )  # fmt: skip
+
+    def program(module: fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
+        with replaced(_NOTHING_DONATED):
+            return compiled(module, inputs)
+
+    return program
+
+
+# What is kept for a backward pass no program writes, so that the graph may be retained.
+_NOTHING_DONATED: dict[tuple[object, str], object] = {(graph_compile, "collect_bw_donated_buffer_idxs"): lambda *given, **named: []}
 
 
 def _partition(

@@ -24,7 +24,9 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
+from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.decompositions import is_random as draws_in_eager
+from disc.frontend.locations import running_line
 from disc.frontend.lowering import is_random
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.replaced import replaced
@@ -73,7 +75,7 @@ def _differentiable(
         finally:
             for each in constant:
                 each.requires_grad_(False)
-    return ScanAutogradOp.apply(parts, len(init), len(xs), len(additional_inputs), *given)
+    return _Scan.apply(parts, len(init), len(xs), len(additional_inputs), *given)
 
 
 def _sizes(given: Sequence[object], known: Sequence[object]) -> list[torch.SymInt]:
@@ -119,6 +121,41 @@ def keep_drawn(graph: fx.Graph) -> set[fx.Node]:
     for node in kept:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return kept
+
+
+class _Scan(ScanAutogradOp):
+    """With gradients that have none: what a step keeps for them is to PyTorch no function of the operands, so that gradients of gradients
+    would lack a part."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with torch.no_grad():
+            found = ScanAutogradOp.backward(ctx, *gradients)
+        scan = ctx._scan_impl
+        given = (*scan.init, *scan.xs, *scan.additional_inputs, *gradients)
+        sources = [each for each in given if isinstance(each, Tensor) and each.requires_grad]
+        if not torch.is_grad_enabled() or not sources:
+            return found
+        return tuple(_Last.apply(each, *sources) if isinstance(each, Tensor) else each for each in found)
+
+
+class _Last(torch.autograd.Function):
+    """A gradient, and what it is a function of."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, *sources: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: object, *gradients: object) -> None:
+        torch.autograd.set_detect_anomaly(False)  # what traces has it on, and would warn of what is only refused
+        raise UnsupportedOpError([UnsupportedOp("scan", "gradients of gradients", running_line())])
 
 
 class _Copying(ScanAutogradImpl):

@@ -354,5 +354,6 @@ def _tracing(mode: FakeTensorMode) -> Iterator[None]:
         replaced(_NOT_TENSORIFIED),
         formats_not_asked(),
         torch.autograd.set_multithreading_enabled(False),
+        torch.autograd.set_detect_anomaly(False),
     ):
         yield

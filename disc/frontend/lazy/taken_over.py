@@ -12,6 +12,7 @@ import torch
 import torch._functorch.eager_transforms
 import torch._functorch.predispatch
 import torch.overrides
+import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch._dynamo import config, eval_frame
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -26,7 +27,7 @@ from disc.ral.executable import Executable
 Active = Callable[[], Recorder | None]  # the recorder of the thread
 NATIVE = (
     (torch._functorch.predispatch, "_add_batch_dim_impl"), (torch._functorch.eager_transforms, "_wrap_for_grad"),
-    (torch.utils.dlpack, "to_dlpack"), (Executable, "__call__"),
+    (torch.utils.dlpack, "to_dlpack"), (torch.utils.checkpoint, "_make_saved_tensor"), (Executable, "__call__"),
 )  # fmt: skip
 # What begins or ends something that each call of PyTorch in between has to see when it is made, or says what is drawn from then on.
 WATCHING = (

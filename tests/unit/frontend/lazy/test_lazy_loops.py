@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import disc
 from disc.frontend.lazy.statistics import LazyStatistics
@@ -426,3 +428,62 @@ def test_values_that_nobody_needs_have_no_gradients() -> None:
 
     found = steps(Unused, [(4, 9)] * 4 + [(3, 10)] * 2)
     assert (found.compiles, found.shared, found.hits) == (1, 1, 2)
+
+
+def test_gradients_of_gradients_of_a_loop() -> None:
+    """A scan keeps for its gradients what is no function of its operands to PyTorch: the loop is compiled step by step."""
+    weight = nn.Parameter(torch.randn(4, 4) * 0.3)
+
+    def states(x: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            h = torch.tanh(x[:, t] @ weight + h)
+        return h, torch.autograd.grad(h.square().sum(), x, create_graph=True)[0]
+
+    for whole in (True, False):
+        for batch, steps in ((3, 9), (3, 9), (3, 9), (3, 12), (4, 9), (3, 12)):
+            x, given = torch.randn(batch, steps, 4), list[list[Tensor | None]]()
+            for lazily in (True, False):
+                leaf, weight.grad = x.clone().requires_grad_(), None
+                with disc.lazy() if lazily else nullcontext():
+                    h, slope = states(leaf)
+                    if whole:
+                        (slope.square().sum() + h.sum()).backward()
+                if not whole:
+                    (slope.square().sum() + h.sum()).backward()
+                given.append([h, slope, leaf.grad, weight.grad])
+            torch.testing.assert_close(*given, rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits and not disc.lazy.stats().refused, disc.lazy.stats()
+
+
+def test_a_graph_is_retained_behind_recording() -> None:
+    weight = nn.Parameter(torch.randn(4, 4) * 0.3)
+    for batch, steps in ((3, 9), (3, 9), (3, 9), (3, 12), (4, 9), (3, 12)):
+        x, given = torch.randn(batch, steps, 4), list[list[Tensor | None]]()
+        for lazily in (True, False):
+            leaf, weight.grad, states = x.clone().requires_grad_(), None, list[Tensor]()
+            with disc.lazy() if lazily else nullcontext():
+                h = torch.zeros(batch, 4)
+                for t in range(steps):
+                    h = torch.tanh(leaf[:, t] @ weight + h)
+                    states.append(h)
+            torch.stack(states[::3]).sum().backward(retain_graph=True)
+            states[5].square().sum().backward()
+            given.append([*states, leaf.grad, weight.grad])
+        torch.testing.assert_close(*given, rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_steps_are_checkpoints() -> None:
+    cell = nn.GRUCell(4, 6)
+    for batch, steps in ((3, 8), (3, 8), (4, 9)):
+        x, given = torch.randn(batch, steps, 4), list[list[Tensor | None]]()
+        for lazily in (True, False):
+            cell.zero_grad()
+            with disc.lazy() if lazily else nullcontext():
+                h = torch.zeros(batch, 6)
+                for t in range(steps):
+                    h = checkpoint(cell, x[:, t], h, use_reentrant=False)
+            h.square().sum().backward()
+            given.append([h, cell.weight_hh.grad])
+        torch.testing.assert_close(*given, rtol=1e-4, atol=1e-5)
