@@ -343,6 +343,14 @@ def _copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
 
 
+def _note_replaced(outputs: list[dict[str, object]], replaced: Sequence[Mapping[int, int]]) -> None:
+    """Says of outputs that the code of all targets may compute them where an input lies. replaced: as of `Program`."""
+    for number, record in enumerate(outputs):
+        inputs = {each.get(number) for each in replaced}
+        if len(inputs) == 1 and None not in inputs:
+            record["replaces"] = inputs.pop()
+
+
 def executable_of(
     module: ir.Module,
     built: Built,
@@ -359,6 +367,7 @@ def executable_of(
     program = next(iter(built.targets.values())).program  # the others take and give the same
     with module.context, ir.Location.unknown():
         tables = manifest_tables(program, module, load_env(module))
+    _note_replaced(cast("list[dict[str, object]]", tables["outputs"]), [made.program.replaces for made in built.targets.values()])
     outputs = with_names(cast("Sequence[Mapping[str, object]]", tables["outputs"]), names or {})
     manifest: dict[str, object] = {
         "compiler": f"disc {VERSION}",

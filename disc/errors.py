@@ -212,6 +212,10 @@ class CustomOpError(DiscError):
     """A custom op failed, or did not keep what its fake implementation says. What the op raised is the cause (`__cause__`)."""
 
 
+class WrittenError(DiscError):
+    """A call has written its inputs, and what it computed besides could not be handed over. Why is the cause (`__cause__`)."""
+
+
 class InputTypeError(DiscError):
     """An input of the wrong dtype, or something that is not a tensor."""
 

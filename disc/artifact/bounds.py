@@ -122,7 +122,7 @@ def contradiction(manifest: Manifest) -> str | None:
     if found is None and packed is not None:
         found = _values(packed["inputs"], packed["results"], "manifest.packed")
         found = found or _symbols(packed["symbols"], packed["inputs"], "manifest.packed.symbols")
-    found = found or _state(manifest)
+    found = found or _state(manifest) or _replaced(inputs, outputs)
     results = len(outputs) - (hidden_outputs(state) if (state := manifest.get("state")) is not None else 0)
     if found is None and manifest["single"] and results != 1:
         found = f"manifest.single: a program with {results} outputs cannot return its one output"
@@ -139,6 +139,19 @@ def contradiction(manifest: Manifest) -> str | None:
 def hidden_outputs(state: StateRecord) -> int:
     """How many of the last outputs are next values of inputs."""
     return len(state["buffers"]) + len(state["written"]) - len(state.get("updated", []))
+
+
+def _replaced(inputs: Sequence[InputRecord], outputs: Sequence[OutputRecord]) -> str | None:
+    taken = set[int]()
+    for number, record in enumerate(outputs):
+        place = record.get("replaces")
+        if place is None:
+            continue
+        own = inputs[place] if 0 <= place < len(inputs) else None
+        if own is None or place in taken or own.get("written") or (own["dtype"], len(own["dims"])) != (record["dtype"], record["rank"]):
+            return f"manifest.outputs[{number}].replaces: no input of its type, or one that something else writes to"
+        taken.add(place)
+    return None
 
 
 def _state(manifest: Manifest) -> str | None:

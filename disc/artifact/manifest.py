@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
 OLDEST_VERSION = 1
 SIGNATURE_VERSION = 1
+REPLACES = 0x400  # added to the dtype of an output that may be computed in the memory of an input
 WRITTEN, ROW_MAJOR = 0x100, 0x200  # added to the dtype of an input that is written to, and of one that must be row-major
 ALIGNMENT = 64  # bytes: sections and weights
 
@@ -55,12 +56,14 @@ class InputRecord(TypedDict):
 
 
 class OutputRecord(TypedDict):
-    """One result; `dims` (for display) as in `InputRecord`."""
+    """One result; `dims` (for display) as in `InputRecord`. replaces: the number of the input in whose memory the code may be told to
+    compute it."""
 
     name: str
     dtype: str
     rank: int
     dims: NotRequired[list[int | str]]
+    replaces: NotRequired[int]
 
 
 class SymbolRecord(TypedDict):
@@ -340,7 +343,10 @@ def signature_bytes(manifest: Manifest) -> bytes:
             writer.text(record["row_major"])
     writer.count(len(manifest["outputs"]))
     for record in manifest["outputs"]:
-        writer.value(record["name"], record["dtype"], record["rank"])
+        replaced = record.get("replaces")
+        writer.value(record["name"], record["dtype"], record["rank"], 0 if replaced is None else REPLACES)
+        if replaced is not None:
+            writer.count(replaced)
     writer.texts([record["message"] for record in manifest["checks"]])
     writer.texts([str(record["name"]) for record in manifest["kernels"]])
     writer.texts(manifest["counters"])

@@ -19,12 +19,14 @@ from disc.codegen.host.entry import ENTRY, emit_host
 from disc.codegen.host.lifetimes import overwritten
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
+from disc.codegen.host.replaced import replaced_inputs, with_last
 from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value
 from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices, lookups
 from disc.codegen.plan.kernel import Kernel, Lookup
 from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.plan.symbols import body_divisors
+from disc.codegen.plan.updates import overwritten_arguments
 from disc.codegen.steps import StepMaker, ValueOf, run_by, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.errors import CompilerBug
@@ -33,7 +35,7 @@ from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
 from disc.ir.ops import string_attr
 from disc.ir.stages import load_env
-from disc.ir.state import read_state
+from disc.ir.state import read_state, replaced_arguments
 from disc.ir.symbols import KERNEL, ModuleEnv
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import ALWAYS, Condition, Dim, Truth, any_of, dim_min, parse_condition
@@ -115,6 +117,7 @@ class _Reader:
         self.fusions = read_fusions(module, self.env, self.functions)
         self.when = self._premises()
         self.input_names = input_names(module)
+        self.replaced = replaced_arguments(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
     def _binding(self, name: str, before: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
@@ -150,6 +153,8 @@ class _Reader:
         )
         arguments = [Value(f"arg{number}", node.element, node.dims) for number, node in enumerate(self.body.arguments)]
         block = maker.block("main", arguments)
+        wanted = {block.values[result]: arguments[argument] for result, argument in self.replaced.items()}
+        block = with_last(self.env, block, wanted)
         launches = [step for step in block.walk() if isinstance(step, Launch)]
         read = {weight_value(node): slots.plain(str(node.attrs["name"])) for node in plain}
         reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
@@ -162,7 +167,9 @@ class _Reader:
         entry = Function(ENTRY, parameters, block)
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
-        host = emit_host(program, plan_memory(program, self._plans))
+        memory = plan_memory(program, self._plans)
+        program.replaces = replaced_inputs(program, memory, wanted)
+        host = emit_host(program, memory)
         return program, Listing(tuple(kernels), tuple(backend.shared(kernels, target)), host)
 
     def _checked_reads(self, checks: Sequence[Check]) -> dict[str, tuple[int, ...]]:
@@ -202,7 +209,17 @@ class _Reader:
         numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
         inputs, results = tuple(map(value_of, operands)), tuple(map(value_of, place.results))
         ties = ((results[0], inputs[kernel.updates]),) if kernel.updates is not None else ()
-        return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties, names)
+        over = self._over(place, kernel, value_of) if self.replaced else ()
+        return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties, names, over)
+
+    def _over(self, place: Place, kernel: Kernel, value_of: ValueOf) -> tuple[tuple[Value, Value], ...]:
+        """As of `Launch`."""
+        pairs = overwritten_arguments(place.work.kind, place.work.body)
+        if not pairs or kernel.split is not None:
+            return ()
+        operands, arguments = place.node.operands, place.work.body.arguments
+        given = {argument: operand for argument, operand in zip(arguments, operands, strict=True) if operands.count(operand) == 1}
+        return tuple((value_of(place.results[number]), value_of(given[argument])) for number, argument in pairs if argument in given)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._guards import TracingContext
 from torch._logging._internal import trace_log, trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import profiler
@@ -37,7 +38,7 @@ from torch_mlir import ir
 
 from disc.artifact.cache import open_traces
 from disc.config import Options, read_environment
-from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, did_you_mean, warn
+from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, WrittenError, did_you_mean, warn
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
@@ -51,7 +52,7 @@ from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.output_views import Assembly, Turn, computed_roots, cut_results, returned_nodes, turn_inputs
+from disc.frontend.output_views import Assembly, Turn, computed_roots, cut_results, replaced_inputs, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_cache, graph_compiler
 from disc.frontend.replaced import replaced
@@ -61,6 +62,7 @@ from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
 from disc.frontend.unrolled_functions import Unrolling, forget_all
 from disc.ir.dialect import make_context
+from disc.ir.state import set_replaced
 from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
 from disc.ral.executable import called_by_position
@@ -227,7 +229,7 @@ def with_autograd(
 
     def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
         roll(graph)
-        return _boxed(graph, settings, rolled)
+        return _boxed(graph, settings, rolled, _written_inputs(graph.graph))
 
     def partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
         if noted is not None:
@@ -317,11 +319,23 @@ def _checked_targets(asked: tuple[str, ...], here: tuple[str, ...]) -> tuple[str
     return asked
 
 
-def _boxed(module: fx.GraphModule, settings: Settings, loops: int) -> CompiledGraph:
+def _written_inputs(graph: fx.Graph) -> dict[int, int]:
+    """Of a graph without gradients that AOTAutograd hands over: the number of a result → that of the input into which it copies it."""
+    context = TracingContext.try_get()
+    about = context.fw_metadata if context is not None else None
+    if about is None or about.tokens or len(graph.find_nodes(op="placeholder")) != len(about.input_info):
+        return {}
+    inputs = about.mutated_inp_runtime_indices
+    return {number: place for number, place in enumerate(inputs)
+            if about.input_info[place].mutates_data and not about.input_info[place].mutates_metadata}  # fmt: skip
+
+
+def _boxed(module: fx.GraphModule, settings: Settings, loops: int, replaced: Mapping[int, int] | None = None) -> CompiledGraph:
+    """replaced: as of `compile_graph`."""
     _statistics.graphs += 1
     # AOTAutograd calls while it traces; constants of the graph are real tensors
     with unset_fake_temporarily(), without_function_modes():
-        run = compile_graph(module, settings)
+        run = compile_graph(module, settings, replaced)
     return CompiledGraph(run, getattr(run, "record", None), loops)
 
 
@@ -340,11 +354,15 @@ def without_function_modes() -> Iterator[None]:
             torch._C._push_on_torch_function_stack(mode)
 
 
-def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
-    """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
+def compile_graph(module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int] | None = None) -> Executable:
+    """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run.
+
+    replaced: number of a result → number of the input into which the caller copies it after each call. Such a result may have been computed
+    there by then: it comes as the input itself.
+    """
     try:
         module, tokens = without_tokens(_real(module, settings))
-        whole = _lowered_or_refused(module, settings)
+        whole = _lowered_or_refused(module, settings, replaced or {})
     except Exception as error:
         _failed(error, settings, module.graph)
         return EagerGraph(module)
@@ -398,6 +416,8 @@ def _or_eager(run: Executable, eager: EagerGraph, settings: Settings, place: str
     def guarded(inputs: list[object]) -> Sequence[object]:
         try:
             return run(inputs)
+        except WrittenError:  # PyTorch would compute with the new values
+            raise
         except CustomOpError as error:  # the op has run: its own error is the model's, as in eager mode
             own = error.__cause__ or error
         except Exception as error:
@@ -434,11 +454,13 @@ def plain_executable(program: Executable) -> NativeExecutable | None:
 @dataclass(frozen=True)
 class _Cut:
     """A graph that takes and returns values in row-major order. turn: inputs of the whole graph → its own; assemble: the results of the
-    whole graph of its own, each of which it returns once. None where these are the same."""
+    whole graph of its own, each of which it returns once. None where these are the same. replaced: of its own results, as of
+    `compile_graph`."""
 
     module: fx.GraphModule
     assemble: Assembly | None
     turn: Turn | None
+    replaced: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -471,9 +493,12 @@ class _Compiled:
         return self.entry is not None or not self.cut.outputs
 
 
-def _cut(module: fx.GraphModule) -> _Cut:
-    """Changes `module`. Raises: UnsupportedOpError."""
-    return _Cut(module, cut_results(module), turn_inputs(module))
+def _cut(module: fx.GraphModule, replaced: Mapping[int, int] | None = None) -> _Cut:
+    """Changes `module`. replaced: as of `compile_graph`. Raises: UnsupportedOpError."""
+    places = replaced_inputs(module.graph, replaced) if replaced else {}
+    assemble, turn = cut_results(module), turn_inputs(module)
+    outputs = {node: number for number, node in enumerate(returned_nodes(module.graph)) if isinstance(node, fx.Node)}
+    return _Cut(module, assemble, turn, {outputs[node]: place for node, place in places.items() if node in outputs})
 
 
 def _lowered(cut: _Cut) -> _Lowered:
@@ -489,7 +514,7 @@ def _drawn_by_pytorch(graph: fx.Graph, settings: Settings) -> dict[fx.Node, Unsu
     return {node: UnsupportedOp(str(node.target), 'drawn by PyTorch, as random="eager" asks for', line_text(node)) for node in drawn}
 
 
-def _lowered_or_refused(module: fx.GraphModule, settings: Settings) -> _Lowered | dict[fx.Node, UnsupportedOp]:
+def _lowered_or_refused(module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int]) -> _Lowered | dict[fx.Node, UnsupportedOp]:
     """The graph lowered, or the nodes of `module` that cannot be; `module` stays as it is.
 
     Raises: UnsupportedOpError, CompilerBug.
@@ -501,7 +526,7 @@ def _lowered_or_refused(module: fx.GraphModule, settings: Settings) -> _Lowered 
     if scattered:  # where results cannot be cut off, the ops before them are looked at as they are
         source, cut = graph_source(copy, computed_roots(graph)), None
     else:
-        cut = _cut(copy)
+        cut = _cut(copy, replaced)
         if not cut.outputs:
             return _Lowered(cut, None)
         source = cut.source()
@@ -531,6 +556,7 @@ def _compiled(lowered: _Lowered, settings: Settings) -> _Compiled:
     if program is None:
         return _Compiled(_around(_nothing, cut.turn, cut.assemble, {}), cut)
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
+    set_replaced(program.module, cut.replaced)
     _trace("disc_module", lambda: program.module.operation.get_asm())
     imported = Imported(program.module, program.weights, names, OutputSpec(program.result_names))
     run = _compile_step(imported, settings, _place(cut.module.graph))
@@ -585,7 +611,8 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
 
 
 def _called(executable: NativeExecutable, single: bool, label: str) -> Executable:
-    """single: it returns one tensor."""
+    """single: it returns one tensor. Whoever calls it copies results into inputs that these may replace."""
+    executable.replace_inputs()
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     state = executable.manifest.get("state")
     seeded = state is not None and state["seeded"]

@@ -8,6 +8,7 @@ results, PyTorch makes these after each call, and a value that lies in memory in
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -109,6 +110,39 @@ def _turn(graph: fx.Graph, placeholder: fx.Node, order: Sequence[int]) -> None:
     back = graph.call_function(aten.permute.default, (placeholder, [order.index(dim) for dim in range(len(order))]))
     placeholder.replace_all_uses_with(back, lambda user: user is not back)
     back.meta, placeholder.meta = dict(placeholder.meta), {**placeholder.meta, "val": value.permute(order)}
+
+
+def replaced_inputs(graph: fx.Graph, replaced: Mapping[int, int]) -> dict[fx.Node, int]:
+    """The computed results that may lie where inputs lay, and the numbers of these. replaced: number of a result → that of the input into
+    which the caller copies it after each call. Both lie row by row, and nothing else that is returned is one of both, or a view of it."""
+    returned, placeholders = returned_nodes(graph), graph.find_nodes(op="placeholder")
+    seen = Counter(base for node in returned if isinstance(node, fx.Node) for base in _bases(node))
+    found: dict[fx.Node, int] = {}
+    for number, place in replaced.items():
+        node, placeholder = returned[number], placeholders[place]
+        if not isinstance(node, fx.Node) or node.op != "call_function" or is_view(node) or seen[node] != 1 or seen[placeholder]:
+            continue
+        if _lies_in_rows(node.meta.get("val")) and _lies_in_rows(placeholder.meta.get("val")):
+            found[node] = place
+    return found
+
+
+def _bases(node: fx.Node) -> set[fx.Node]:
+    """What a result is a view of: what is computed, and inputs."""
+    found, seen, pending = set[fx.Node](), {node}, [node]
+    while pending:
+        each = pending.pop()
+        if each.op == "call_function" and (is_view(each) or not _is_tensor(each)):
+            pending += [source for source in each.all_input_nodes if source not in seen]
+            seen.update(each.all_input_nodes)
+        else:
+            found.add(each)
+    return found
+
+
+def _lies_in_rows(value: object) -> bool:
+    layout = memory_layout(value) if isinstance(value, torch.Tensor) and not value.is_complex() else None
+    return layout is not None and layout.row_major
 
 
 def computed_roots(graph: fx.Graph) -> list[fx.Node]:

@@ -1,9 +1,9 @@
-"""Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, `disc.state_in_place`, and
-`disc.complex`."""
+"""Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, `disc.state_in_place`,
+`disc.replaces`, and `disc.complex`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -15,6 +15,8 @@ IN_PLACE = "disc.state_in_place"  # the code may write the buffers in place
 # Of an argument: it is complex to the user, and has one more dim of size 2 in the IR. Of the module: the numbers of such results.
 COMPLEX = "disc.complex"
 ROW_MAJOR = "disc.row_major"  # of an argument: the lines of the program that read its strides, for which it must come row-major
+# Of the module: pairs of numbers, of a result and of the argument in whose place the caller puts it after each call.
+REPLACES = "disc.replaces"
 SEED = "seed"  # the name of the argument that no user gives as one
 
 
@@ -56,6 +58,19 @@ def allow_in_place(module: ir.Module) -> None:
     state = read_state(module)
     if state is not None and state.buffers:
         module.operation.attributes[IN_PLACE] = ir.UnitAttr.get(module.context)
+
+
+def set_replaced(module: ir.Module, replaced: Mapping[int, int]) -> None:
+    """replaced: number of a result → number of the argument in whose place the caller puts it."""
+    if replaced:
+        with module.context:
+            module.operation.attributes[REPLACES] = ir.DenseI64ArrayAttr.get([number for pair in replaced.items() for number in pair])
+
+
+def replaced_arguments(module: ir.Module) -> dict[int, int]:
+    """As `set_replaced` has it."""
+    numbers = _numbers(parse_attributes(module.operation).get(REPLACES))
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def complex_results(module: ir.Module) -> tuple[int, ...]:

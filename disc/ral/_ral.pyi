@@ -28,6 +28,7 @@ class Context:
     open_gpu: Callable[[int], Context] | None
     kept: int
     written: Sequence[int]
+    replaces: Sequence[int]
     threads: int
     graphs: int
     def call_keeping(self, inputs: tuple[object, ...]) -> tuple[object, tuple[npt.NDArray[Any] | Stored, ...]]: ...

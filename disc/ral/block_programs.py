@@ -26,6 +26,7 @@ class BlockPrograms:
     kept: int = 0
     graphs: int = 0
     written: Sequence[int] = ()
+    replaces: Sequence[int] = ()
     single = False
 
     def __init__(self, programs: Sequence[Program], isa: str, view: memoryview) -> None:

@@ -21,6 +21,7 @@ class Elsewhere:
     kept: int = 0
     graphs: int = 0
     written: Sequence[int] = ()
+    replaces: Sequence[int] = ()
 
     def __init__(
         self,

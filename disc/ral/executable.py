@@ -113,7 +113,7 @@ class Value(NamedTuple):
 
 
 # Of an Executable, for the other parts of disc; completion leaves them out.
-INNER = {"contents", "context", "entry", "force_schedule", "from_parts", "like", "most_nodes", "remap"}
+INNER = {"contents", "context", "entry", "force_schedule", "from_parts", "like", "most_nodes", "remap", "replace_inputs"}
 
 
 def _sizes(dims: Iterable[int | str]) -> tuple[int | str, ...]:
@@ -298,6 +298,12 @@ class Executable:
         """The results of a call one after the other, as `outputs` lists them. Raises as a call."""
         results = self._flat_call(inputs, None)
         return [results] if self._manifest["single"] else list(cast("tuple[object, ...]", results))
+
+    def replace_inputs(self) -> None:
+        """From now on a result that may be computed in the memory of an input is, where this is PyTorch's, row-major and no other input's,
+        and comes as that input itself; for callers who would copy it there. Such calls raise WrittenError where they fail later."""
+        replaced = [record.get("replaces", -1) for record in self._manifest["outputs"]]
+        self._context.replaces = replaced if max(replaced, default=-1) >= 0 else []
 
     def batch(self, instances: Sequence[object]) -> list[object]:
         """The result of each instance, for a model over structures (`disc.batched`): all computed together.

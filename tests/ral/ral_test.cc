@@ -24,13 +24,14 @@
 
 namespace {
 
-// Of test_program.c.
-Bytes program_signature() {
+// Of test_program.c. replaced: the number of the input that its result may replace; -1 = none.
+Bytes program_signature(int32_t replaced = -1) {
   Bytes bytes;
   for (const uint32_t value : {1u, 1u}) put(bytes, value);  // version, inputs
   put_value(bytes, "x", RAL_F32, 2, {-1, 4});
   put<uint32_t>(bytes, 1);
-  put_value(bytes, "y", RAL_F32, 2, {});
+  put_value(bytes, "y", static_cast<ral_dtype>(RAL_F32 + (replaced >= 0 ? 0x400 : 0)), 2, {});
+  if (replaced >= 0) put(bytes, replaced);
   for (const char* name : {"too many rows", "add_rows", "rows"}) put_texts(bytes, {name});
   put<uint32_t>(bytes, 1);
   put_text(bytes, "weight");
@@ -68,16 +69,16 @@ Bytes artifact_file(const std::vector<std::pair<std::string, Bytes>>& sections) 
   return file;
 }
 
-ral_context* load_program(int32_t threads) {
+ral_context* load_program(int32_t threads, int32_t replaced = -1) {
   static const Bytes code = read_file(TEST_PROGRAM);
-  static const Bytes signature = program_signature();
+  const Bytes signature = program_signature(replaced);
   static const float weight = 0.5f;
   const void* weights[] = {&weight};
   const ral_code section{"x86-64", code.data(), code.size()};
   const ral_program program{nullptr, 0, signature.data(), signature.size(), &section, 1, weights, 1};
   const ral_options options{RAL_ABI_VERSION, threads, nullptr};
   ral_context* context = nullptr;
-  CHECK(ral_load_memory(&program, &options, &context) == RAL_OK);
+  CHECK(ral_load_memory(&program, &options, &context) == (replaced > 0 ? RAL_ERROR_ARTIFACT : RAL_OK));
   return context;
 }
 
@@ -320,6 +321,31 @@ void test_errors() {
   ral_unload(context);
 }
 
+void test_replaced() {
+  CHECK(!load_program(1, 1));  // an input that there is not
+  ral_context* context = load_program(2, 0);
+  float data[12] = {};
+  int64_t dims[2] = {3, 4}, strides[2] = {1, 3};
+  ral_tensor input{data, dims, nullptr, 2, RAL_F32, RAL_CPU, 0}, output;
+  CHECK(ral_call_replacing(context, &input, 1, &output, 1) == RAL_OK);
+  CHECK(!output.dims && !output.data && data[0] == 0.5f && data[11] == 0.5f);
+  ral_release(&output);
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_OK);
+  CHECK(output.dims && static_cast<const float*>(output.data)[11] == 1.0f && data[11] == 0.5f);
+  ral_release(&output);
+  input.strides = strides;
+  CHECK(ral_call_replacing(context, &input, 1, &output, 1) == RAL_OK);
+  CHECK(output.dims && static_cast<const float*>(output.data)[11] == 1.0f && data[11] == 0.5f);
+  ral_release(&output);
+  input.strides = nullptr;
+  dims[0] = 100001;
+  CHECK(ral_call_replacing(context, &input, 1, &output, 1) == RAL_ERROR_SHAPE && data[11] == 0.5f);
+  dims[0] = 0;
+  input.data = nullptr;
+  CHECK(ral_call_replacing(context, &input, 1, &output, 1) == RAL_OK && !output.dims);
+  ral_unload(context);
+}
+
 void test_file(const std::string& path) {
   const Bytes code = read_file(TEST_PROGRAM);
   const float weight = 0.5f;
@@ -370,6 +396,7 @@ int main(int argc, char** argv) {
   test_layouts<uint32_t>();
   test_layouts<uint64_t>();
   test_errors();
+  test_replaced();
   test_threads();
   test_serving();
   test_forks();

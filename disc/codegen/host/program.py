@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from disc.codegen.host.steps import Function, Launch, Read, Value
 from disc.shapes import Condition, Dim, ShapeEnv
@@ -38,7 +38,8 @@ class Check:
 class Program:
     """What the host code does. functions: the entry, then those that it calls; index_checks: number of a launch → number of the check of
     its indices, or of what its library function reports; describe: sizes in words; remote: another device runs the launches, at some later
-    time, so that the host code reaches memory through the runtime alone. gigahertz: by which costs in cycles become time.
+    time, so that the host code reaches memory through the runtime alone. gigahertz: by which costs in cycles become time. replaces: of the
+    outputs, by number, those that may lie where an input lay, and its number.
 
     Emitting it adds checks: of sizes that others are divided by, and of what steps rely on.
     """
@@ -52,6 +53,7 @@ class Program:
     describe: Callable[[Dim], str]
     remote: bool = False
     gigahertz: int = CPU.rates.gigahertz
+    replaces: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def entry(self) -> Function:

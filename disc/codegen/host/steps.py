@@ -113,7 +113,7 @@ class Step:
 @dataclass(frozen=True, eq=False)
 class Launch(Step):
     """One kernel call. `weights` maps an operand position to a weight slot, `names` to its name; counters: the number of the counter of
-    each version."""
+    each version. over: pairs of a result and an operand in whose memory it may lie as well, where nothing reads that afterwards."""
 
     kernel: Kernel
     name: str
@@ -123,6 +123,7 @@ class Launch(Step):
     counters: tuple[int, ...]
     ties: tuple[tuple[Value, Value], ...] = ()
     names: Mapping[int, str] = field(default_factory=dict[int, str])
+    over: tuple[tuple[Value, Value], ...] = ()
 
     @property
     def results(self) -> tuple[Value, ...]:

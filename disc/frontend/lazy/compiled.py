@@ -69,7 +69,7 @@ def compile_run(
         roll_loops(module)
         if effect := erase_tokens(module):
             raise NotCompiledError(f"{effect} has an effect")
-        program = compile_graph(module, settings)
+        program = compile_graph(module, settings, again.replaced())
     statistics.optimizing_ns += perf_counter_ns() - began
     return again.family(program)
 
@@ -274,6 +274,11 @@ class _Tracing(Outline):
             elif same is not None and same != before:
                 self.gradients[number] = Input(same)
         return found
+
+    def replaced(self) -> dict[int, int]:
+        """The results that are nothing but what inputs become → these."""
+        others = [*self.places.values(), *(each for each in self.gradients.values() if isinstance(each, int))]
+        return {place: number for number, place in self.rewritten.items() if place not in others}
 
     def family(self, program: Program) -> tuple[Family, Variant]:
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}

@@ -65,6 +65,14 @@ class _Freed(torch.autograd.Function):
         )
 
 
+def _check_writable(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises PyTorch's error where it would not let one be written: the program does not ask it."""
+    if not torch.is_inference_mode_enabled():
+        for each in tensors:
+            if each.is_inference():
+                each.as_strided((0,), (1,)).zero_()
+
+
 def _as_freed(value: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
         base: Any = super(torch.autograd.Function, _Freed)  # Function's own apply would end the trace
@@ -182,7 +190,9 @@ class Variant:
             made |= {number: results[place][row] for number, (place, row) in self.effects.rows.items()}
 
     def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> Sequence[torch.Tensor]:
-        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
+        """Of the program; each in memory of its own, unless it knows itself what shares memory, or it is what an input becomes, where that
+        lies."""
+        _check_writable([inputs[number] for number in self.effects.written])
         given = list[Any](inputs)
         for place, dtype in self._numbers:
             given.append(values[place] if dtype is None else torch.tensor(values[place], dtype=dtype))
@@ -197,8 +207,10 @@ class Variant:
         if self.differentiable:
             return results
         found = list(results)
-        for number in overlapping(inputs, found):
-            found[number] = found[number].clone()
+        replaced = {place for number, place in self.effects.written.items() if results[place] is inputs[number]}
+        others = [place for place in range(len(found)) if place not in replaced]
+        for number in overlapping(inputs, [found[place] for place in others]):
+            found[others[number]] = found[others[number]].clone()
         return found
 
     def _differentiate_twice(self, run: Run, results: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]) -> None:
@@ -222,7 +234,11 @@ class Variant:
         inputs, effects = run.inputs, self.effects
         with torch.no_grad():
             for number, place in effects.written.items():
-                (inputs[number].data if number in effects.hidden else inputs[number]).copy_(results[place])
+                mine, new, hidden = inputs[number], results[place], number in effects.hidden
+                if new is not mine:
+                    (mine.data if hidden else mine).copy_(new)
+                elif not hidden:  # the program has written it
+                    torch.autograd.graph.increment_version(mine)
             for leaf, what in effects.gradients.items():
                 inputs[leaf].grad = None if what is None else inputs[what.number] if isinstance(what, Input) else results[what]
 

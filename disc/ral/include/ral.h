@@ -341,6 +341,11 @@ RAL_API void ral_set_stop(int32_t (*stop)(void* state), void* state);
  * it (name == NULL), also when the launch fails. On a GPU that is when it was asked for. NULL: nobody is told. `observer` is called by this thread. For profilers. */
 RAL_API void ral_set_observer(void (*observer)(void* state, const char* name, int64_t kernel), void* state);
 RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
+/* As ral_call with fresh tensors, but a result that may replace an input (by the signature) is computed in the memory of that, where this is
+ * row-major and overlaps no other input: it comes as an empty tensor (dims == NULL), which need not be released. A call that fails has written
+ * nothing there: what could fail comes before. On other devices than the CPU all results are fresh. */
+RAL_API ral_status ral_call_replacing(ral_context* context, const ral_tensor* inputs, int32_t input_count, ral_tensor* outputs,
+                                      int32_t output_count);
 /* As ral_call, in the order of `stream`, a CUstream of the GPU where the tensors lie; it lives as long as the results. */
 RAL_API ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
                                ral_tensor* outputs, int32_t output_count, void* stream);

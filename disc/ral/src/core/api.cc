@@ -142,6 +142,11 @@ ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, int32_t i
   return guarded("ral_call_on", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count, stream); });
 }
 
+ral_status ral_call_replacing(ral_context* context, const ral_tensor* inputs, int32_t input_count, ral_tensor* outputs,
+                              int32_t output_count) {
+  return guarded("ral_call_replacing", [&] { return context->call(inputs, input_count, nullptr, outputs, output_count, nullptr, true); });
+}
+
 ral_status ral_synchronize(ral_context* context) {
   return guarded("ral_synchronize", [&] { return context->synchronize(); });
 }

@@ -1,5 +1,7 @@
 // Checks of what the caller hands in, before any generated code runs.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -99,6 +101,29 @@ Status ral_exec::check_written(const ral_tensor* inputs) const {
     }
   }
   return {};
+}
+
+// The inputs in whose memory results may be computed, which is the caller's own and nothing else's.
+void ral_exec::find_replaced(const ral_tensor* inputs) {
+  const ral::Signature& signature = program_.signature;
+  if (std::none_of(signature.outputs.begin(), signature.outputs.end(), [](const ral::ValueInfo& info) { return info.replaces >= 0; })) return;
+  std::vector<std::pair<ral::Extent, size_t>> extents;
+  for (size_t i = 0; i < signature.inputs.size(); ++i) {
+    extents.emplace_back(ral::extent(inputs[i], ral::dtype_size(signature.inputs[i].dtype)), i);
+  }
+  std::vector<bool> shared(extents.size(), false);
+  std::erase_if(extents, [](const auto& each) { return each.first.begin == each.first.end; });
+  std::sort(extents.begin(), extents.end(), [](const auto& one, const auto& other) { return one.first.begin < other.first.begin; });
+  size_t furthest = 0;  // which of those before ends last
+  for (size_t i = 1; i < extents.size(); ++i) {
+    if (extents[i].first.overlaps(extents[furthest].first)) shared[extents[i].second] = shared[extents[furthest].second] = true;
+    if (extents[i].first.end > extents[furthest].first.end) furthest = i;
+  }
+  for (const ral::ValueInfo& info : signature.outputs) {
+    if (info.replaces < 0) continue;
+    const auto input = static_cast<size_t>(info.replaces);
+    replaced_[input] = !shared[input] && ral::is_row_major(inputs[input], ral::dtype_size(info.dtype));
+  }
 }
 
 Status ral_exec::check_given(const ral_tensor* inputs, const ral_tensor* given) const {

@@ -49,10 +49,10 @@ void ral_context::give_exec(ExecPointer exec, bool completed) {
 }
 
 Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
-                         int32_t output_count, void* stream) {
+                         int32_t output_count, void* stream, bool replacing) {
   if (Status status = verify(); !status.ok()) return status;
   ExecPointer exec = take_exec();
-  Status status = exec->run(inputs, input_count, given, outputs, output_count, stream);
+  Status status = exec->run(inputs, input_count, given, outputs, output_count, stream, replacing);
   const bool completed = status.ok();
   give_exec(std::move(exec), completed);
   return status;

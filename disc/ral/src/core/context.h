@@ -18,7 +18,7 @@ struct ral_context final : ral::Program, ral::ForkAware {
   ral::Status load_file(const char* path, const ral_options& options);
   ral::Status load_memory(const ral_program& program, const ral_options& options);
   ral::Status call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count,
-                   void* stream);
+                   void* stream, bool replacing = false);
   // Tensors that stay from call to call (tensors.cc), see ral_keep_tensor.
   ral::Status keep_tensor(const ral_tensor& from, ral_tensor* made);
   ral::Status copy_numbers(const ral_tensor& from, const ral_tensor& to, void* stream);

@@ -93,7 +93,7 @@ int32_t ral_exec::record(ral_status code, std::string message) {
 }
 
 Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
-                     int32_t output_count, void* stream) {
+                     int32_t output_count, void* stream, bool replacing) {
   const ral::CallInProgress here;
   counts.clear();
   status_ = {};
@@ -112,6 +112,8 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   }
   if (program_.signature.writes_inputs) status = check_written(inputs);
   if (given && status.ok()) status = check_given(inputs, given);
+  replaced_.assign(inputs_.size(), false);
+  if (replacing && status.ok() && program_.device->number() == RAL_CPU) find_replaced(inputs);
   if (status.ok()) status = prepare_inputs(inputs);
   try {
     if (status.ok()) status = enter(stream);
@@ -312,6 +314,12 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
     static char nothing[ral::kAlignment];  // for size 0, where the caller's pointer may be null
     outputs_[index] = {given_[index], true, given_[index].data ? given_[index].data : nothing};
     return staged_ ? stage_output(index) : Status{};
+  }
+  const auto replaced = static_cast<size_t>(info.replaces);
+  if (info.replaces >= 0 && replaced_[replaced] && std::equal(dims, dims + rank, inputs_[replaced].dims)) {
+    static char nothing[ral::kAlignment];  // for size 0
+    outputs_[index] = {{}, true, inputs_[replaced].data ? inputs_[replaced].data : nothing};
+    return {};
   }
   int64_t bytes = 0;
   if (!ral::tensor_bytes(dims, info.rank, ral::dtype_size(info.dtype), &bytes)) {

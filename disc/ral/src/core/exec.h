@@ -27,9 +27,9 @@ struct ral_exec {
   ral_exec& operator=(const ral_exec&) = delete;
   ~ral_exec();
 
-  // stream: of a GPU, for tensors that lie there.
+  // stream: of a GPU, for tensors that lie there. replacing: as of ral_call_replacing.
   ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count,
-                  void* stream);
+                  void* stream, bool replacing);
   int64_t held_bytes() const { return stream_->held_bytes() + copies_.used(); }
 
   // The host API; see ral_host_api.
@@ -69,6 +69,7 @@ struct ral_exec {
   ral::Status check_device(const ral_tensor& tensor, Name name) const;
   ral::Status check_inputs(const ral_tensor* inputs, int32_t count) const;
   ral::Status check_written(const ral_tensor* inputs) const;
+  void find_replaced(const ral_tensor* inputs);
   ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
   ral::Status prepare_inputs(const ral_tensor* inputs);
   // Where an error of the device belongs: only the first of a call is heard of.
@@ -116,6 +117,7 @@ struct ral_exec {
   std::vector<ral_tensor> inputs_;  // as the entry sees them
   std::vector<int64_t> strides_;    // of all inputs
   std::vector<Output> outputs_;
+  std::vector<bool> replaced_;  // of the inputs: whether a result is computed in its memory
   const ral_tensor* given_ = nullptr;
   const bool on_gpu_;
   bool staged_ = false;  // all tensors of a call of a GPU lie in this process's memory

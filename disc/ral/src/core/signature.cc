@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kSignatureVersion = 1;
 constexpr uint32_t kMaxRank = 64;
 constexpr uint32_t kWritten = 0x100, kRowMajor = 0x200;  // added to the dtype of an input
+constexpr uint32_t kReplaces = 0x400;                    // added to the dtype of an output
 
 struct DtypeInfo {
   const char* name;
@@ -81,6 +82,8 @@ struct Reader {
     if (info.written) dtype -= kWritten;
     const bool row_major = with_dims && dtype & kRowMajor;
     if (row_major) dtype -= kRowMajor;
+    const bool replaces = !with_dims && dtype & kReplaces;
+    if (replaces) dtype -= kReplaces;
     const uint32_t rank = number<uint32_t>();
     if (dtype >= kDtypes.size() || rank > kMaxRank) ok = false;
     if (!ok) return info;
@@ -93,6 +96,10 @@ struct Reader {
     if (row_major) {
       info.row_major = text();
       if (info.row_major.empty()) ok = false;
+    }
+    if (replaces) {
+      info.replaces = number<int32_t>();
+      if (info.replaces < 0) ok = false;
     }
     return info;
   }
@@ -112,6 +119,20 @@ struct Reader {
     return info;
   }
 };
+
+// Whether each output that may replace an input is of its type, and the only one to do so.
+bool replace_inputs(const Signature& signature) {
+  std::vector<bool> taken(signature.inputs.size(), false);
+  for (const ValueInfo& info : signature.outputs) {
+    if (info.replaces < 0) continue;
+    const auto place = static_cast<size_t>(info.replaces);
+    if (place >= taken.size() || taken[place]) return false;
+    const ValueInfo& input = signature.inputs[place];
+    if (input.dtype != info.dtype || input.rank != info.rank || input.written) return false;
+    taken[place] = true;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -134,6 +155,7 @@ Status read_signature(const Section& section, Signature* signature) {
   signature->inputs = reader.values(true);
   for (const ValueInfo& info : signature->inputs) signature->writes_inputs |= info.written;
   signature->outputs = reader.values(false);
+  if (!replace_inputs(*signature)) reader.ok = false;
   signature->checks = reader.texts();
   signature->kernels = reader.texts();
   signature->counters = reader.texts();

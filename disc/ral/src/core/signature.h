@@ -16,6 +16,7 @@ struct ValueInfo {
   int32_t rank = 0;
   std::vector<int64_t> dims;  // inputs only; -1 = dynamic
   bool written = false;       // inputs only: the code may write to its memory
+  int32_t replaces = -1;      // outputs only: the input in whose memory the code may be told to compute it; -1 = none
   std::string row_major;      // inputs only: where the program decides by its strides, for which it must be row-major; "" = nowhere
 };
 

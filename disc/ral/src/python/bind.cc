@@ -71,6 +71,7 @@ struct Context {
   bool single = false;           // a call gives its one output, not a tuple
   size_t kept = 0;               // outputs of `call_keeping` that the caller keeps as NumPy arrays, behind the results
   std::vector<int32_t> written;  // inputs that it writes: the last outputs are their new values
+  std::vector<int32_t> replaces;  // of the outputs of `call`: the input that it may replace, -1 = none; empty = they are fresh tensors
   nb::object open_gpu = nb::none();  // gives the same program on the GPU of a number; None = it has no code for GPUs
   mutable std::vector<nb::object> gpus;  // what `open_gpu` gave
   mutable void* last_stream = nullptr;   // that a call which keeps tensors ran on
@@ -168,12 +169,21 @@ nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb:
   return out.is_none() ? ral::python::results(kind, outputs.all(), context.single) : out;
 }
 
+// As call, of a program on the CPU, some of whose results may lie where inputs lay: these come as the inputs themselves.
+nb::object call_replacing(const Context& context, const nb::tuple& arguments, const Borrowed& inputs) {
+  Outputs outputs(static_cast<size_t>(ral_output_count(context.get())));
+  check(without_gil(
+      [&] { return ral_call_replacing(context.get(), inputs.tensors(), inputs.count(), outputs.data(), outputs.count()); }));
+  return ral::python::results_or_inputs(inputs.kind(context.like), outputs.all(), context.single, arguments, context.replaces);
+}
+
 nb::object call(const Context& loaded, const nb::tuple& arguments, const nb::object& out) {
   ral::python::ask_python();
   ral_context* handle = loaded.get();
   Borrowed inputs, given;
   inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false, !loaded.open_gpu.is_none());
   if (inputs.on_gpu() >= 0) return call_on_gpu(on_gpu(loaded, inputs), inputs, out);
+  if (out.is_none() && inputs.may_replace(arguments, loaded.replaces)) return call_replacing(loaded, arguments, inputs);
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true);
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   check(without_gil([&] {
@@ -411,6 +421,7 @@ NB_MODULE(_ral, module) {
       .def_rw("single", &Context::single)
       .def_rw("kept", &Context::kept)
       .def_rw("written", &Context::written)
+      .def_rw("replaces", &Context::replaces)
       .def_rw("open_gpu", &Context::open_gpu, nb::for_setter(nb::arg().none()))
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def_prop_rw(

@@ -576,6 +576,11 @@ int32_t gpu_of(nb::handle object) {
   }
 }
 
+bool Borrowed::may_replace(const nb::tuple& objects, const std::vector<int32_t>& replaces) const {
+  const auto fits = [&](int32_t place) { return place < 0 || known_type(objects[static_cast<size_t>(place)]).exchange; };
+  return !replaces.empty() && resolved_.empty() && std::all_of(replaces.begin(), replaces.end(), fits);
+}
+
 Kind Borrowed::kind(nb::handle otherwise) const {
   const nb::handle first = first_ ? nb::handle(first_) : otherwise;
   if (const DLPackExchangeAPI* exchange = known_type(first).exchange) return {exchange, {}};
@@ -591,6 +596,23 @@ nb::object results(const Kind& kind, std::span<ral_tensor> outputs, bool single)
   nb::list list;
   for (ral_tensor& each : outputs) list.append(to_python(kind, each));
   return nb::tuple(list);
+}
+
+nb::object results_or_inputs(const Kind& kind, std::span<ral_tensor> outputs, bool single, const nb::tuple& arguments,
+                             const std::vector<int32_t>& replaces) {
+  const auto one = [&](size_t i) {
+    return outputs[i].dims ? to_python(kind, outputs[i]) : nb::borrow(arguments[static_cast<size_t>(replaces.at(i))]);
+  };
+  try {
+    if (single) return one(0);
+    nb::list list;
+    for (size_t i = 0; i < outputs.size(); ++i) list.append(one(i));
+    return nb::tuple(list);
+  } catch (nb::python_error& cause) {
+    if (!cause.matches(PyExc_Exception)) throw;
+    const nb::object type = nb::module_::import_("disc.errors").attr("WrittenError");
+    nb::raise_from(cause, type.ptr(), "the call has written its inputs, and its results could not be handed over");
+  }
 }
 
 nb::object lend(const Kind& kind, const ral_tensor& tensor) {

@@ -139,6 +139,8 @@ class Borrowed {
   int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
   // The kind of the first tensor that was added, on a GPU if there is one; of `otherwise` when there was none.
   Kind kind(nb::handle otherwise) const;
+  // Whether the tensors are the memory of the objects themselves, which is PyTorch's and may be written, wherever a result replaces one.
+  bool may_replace(const nb::tuple& objects, const std::vector<int32_t>& replaces) const;
   // The place among the tensors of the first one that lies on a GPU; -1 = none.
   int32_t on_gpu() const { return on_gpu_; }
 
@@ -207,6 +209,11 @@ class Outputs {
 // Hands outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of each that it hands over,
 // which is empty then.
 nb::object results(const Kind& kind, std::span<ral_tensor> outputs, bool single);
+
+// The same, where an output that is empty already lies where the argument lay whose number `replaces` has in its place: that comes itself.
+// Raises WrittenError where they cannot be handed over.
+nb::object results_or_inputs(const Kind& kind, std::span<ral_tensor> outputs, bool single, const nb::tuple& arguments,
+                             const std::vector<int32_t>& replaces);
 
 // Writes the elements of an output to a row-major tensor. RAL_ERROR_SHAPE: it has other sizes.
 ral_status copy_elements(const ral_tensor& from, const ral_tensor& to);
