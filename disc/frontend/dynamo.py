@@ -576,12 +576,18 @@ def _around(
     numbers: Mapping[int, type[int | float]],
 ) -> Executable:
     """A program as the whole graph is called. numbers: the types of its results that are no tensors, by place."""
+    writes = getattr(run, "writes", False)
 
     def execute(inputs: list[object]) -> Sequence[object]:
         results = list(run(turn(inputs) if turn else inputs))
-        for place, kind in numbers.items():
-            results[place] = kind(results[place])  # pyright: ignore[reportArgumentType]
-        return assemble(inputs, results) if assemble else results
+        try:
+            for place, kind in numbers.items():
+                results[place] = kind(results[place])  # pyright: ignore[reportArgumentType]
+            return assemble(inputs, results) if assemble else results
+        except Exception as error:
+            if writes:
+                raise WrittenError("the call has written its inputs, and its results could not be handed over") from error
+            raise
 
     return execute if turn or numbers or assemble else run
 
@@ -612,12 +618,14 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
 
 def _called(executable: NativeExecutable, single: bool, label: str) -> Executable:
     """single: it returns one tensor. Whoever calls it copies results into inputs that these may replace."""
-    executable.replace_inputs()
+    written = executable.replace_inputs()
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     state = executable.manifest.get("state")
     seeded = state is not None and state["seeded"]
 
     def run(inputs: list[object]) -> Sequence[object]:
+        if written:
+            _check_writable(cast("torch.Tensor", inputs[place]) for place in written)
         if seeded or profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
             with profiler.record_function(label):
                 results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
@@ -625,8 +633,17 @@ def _called(executable: NativeExecutable, single: bool, label: str) -> Executabl
             results = called_by_position(executable, inputs)
         return [results] if single else cast("Sequence[object]", results)
 
+    run.writes = bool(written)  # pyright: ignore[reportFunctionMemberAccess]
     run.plain = executable if state is None and isinstance(executable.context, Context) else None  # pyright: ignore[reportFunctionMemberAccess]
     return run
+
+
+def _check_writable(tensors: Iterable[torch.Tensor]) -> None:
+    """Raises PyTorch's error where it would not let one be written: the program does not ask it."""
+    if not torch.is_inference_mode_enabled():
+        for each in tensors:
+            if each.is_inference():
+                each.as_strided((0,), (1,)).zero_()
 
 
 def _drawn_seed() -> int:

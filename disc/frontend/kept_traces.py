@@ -30,6 +30,7 @@ from torch._functorch._aot_autograd.autograd_cache import (
     FXGraphCacheMiss,
 )
 from torch._guards import TracingContext
+from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -140,7 +141,7 @@ class Keeping:
     program: Callable[[Record], Executable | None]
     loops: Callable[[int], object]
     found: int = 0
-    _symbols: set[sympy.Symbol] = field(default_factory=set, repr=False)
+    _inputs: Sequence[object] = field(default=(), repr=False)
     _known: set[sympy.Basic] = field(default_factory=set, repr=False)
     _stale: bool = field(default=False, repr=False)
     _last: int = field(default=0, repr=False)
@@ -197,7 +198,7 @@ class Keeping:
                 raise BypassAOTAutogradCache("PyTorch keeps what it compiles elsewhere")
             details = (graph, list(inputs), settings, [_of_input(each) for each in inputs])
             facts = {**self.facts, **_process_facts(graph), "sizes": _of_sizes(_environment(), inputs)}
-            self._symbols, self._known = _symbols_of(inputs), _guards(_environment())
+            self._inputs, self._known = list(inputs), _guards(_environment())
             pickler = AOTAutogradCachePickler(graph)
             try:
                 pickler.dump(details)
@@ -218,9 +219,12 @@ class Keeping:
                 yield _entries.value(content.decode()), content, True
 
     def _write(self, key: str, content: bytes) -> None:
-        """Raises BypassAOTAutogradCache where the trace has made a guard that is not one of the graph's own sizes: it would be lost."""
+        """Raises BypassAOTAutogradCache where the trace has made a guard that is not one of the graph's own sizes, as they are named by
+        now: it would be lost. One that follows from what has become of sizes (a number, another size) is in that, which is kept."""
         environment = _environment()
-        lost = any(not each.free_symbols <= self._symbols for each in _guards(environment) - self._known)
+        symbols, made = _symbols_of(self._inputs), _guards(environment) - self._known
+        foreign = [each for each in made if not each.free_symbols <= symbols]
+        lost = environment is not None and any(environment.replace(each) != sympy.true for each in foreign)
         if lost or (environment is not None and environment.deferred_runtime_asserts):
             raise BypassAOTAutogradCache("a guard is of what is no input of the graph")
         free = next((number for number in range(VARIANTS) if not self.cache.has(_name(key, number))), 0)
@@ -349,6 +353,14 @@ def _process_facts(module: fx.GraphModule) -> Mapping[str, str]:
     """What of the process a trace depends on. Raises BypassAOTAutogradCache where something else looks at each call."""
     if torch._C._len_torch_dispatch_stack():
         raise BypassAOTAutogradCache("a mode looks at all calls")
+    choices = functorch_config.activation_memory_budget_solver, functorch_config.activation_memory_budget_runtime_estimator
+    if functorch_config.joint_custom_pass is not None or not all(isinstance(each, str) for each in choices):
+        raise BypassAOTAutogradCache("a function of the user changes the trace")
+    if (
+        "activation_quantization_aten_pass" in inductor_config.post_grad_fusion_options
+        or inductor_config.unsafe_skip_cache_dynamic_shape_guards
+    ):
+        raise BypassAOTAutogradCache("an option of Inductor changes the trace, or the look for it")
     autocast = {kind: torch.get_autocast_dtype(kind) for kind in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(kind)}
     deterministic = (
         torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -366,7 +378,7 @@ def _process_facts(module: fx.GraphModule) -> Mapping[str, str]:
     defaults = (torch.get_default_dtype(), torch.get_default_device())
     checkpoints = (autograd_cache._collect_context_fn_hashes(module), _get_memory_budget_annotation(next(iter(module.graph.nodes))))
     return {
-        "modes": repr((modes, defaults, checkpoints)),
+        "modes": repr((modes, defaults, checkpoints, choices)),
         "autograd": hashlib.sha256(functorch_config.save_config()).hexdigest(),
         "symbols": hashlib.sha256(cast("Any", symbolic_config).save_config()).hexdigest(),
     }

@@ -7,7 +7,6 @@ import hashlib
 import threading
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -18,18 +17,11 @@ from disc.frontend.symbols import same_shape, to_shape
 
 Op = torch._ops.OpOverload
 Lowering = Callable[..., object]
+_LIBRARIES = frozenset(["builtins", "math", "operator", "torch"])
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-@dataclass(frozen=True)
-class _Registered:
-    """digest: of all that the function is made of; None where that cannot be told."""
-
-    function: Lowering
-    digest: str | None
-
-
-_registered: dict[Op, _Registered] = {}
+_registered: dict[Op, Lowering] = {}
 
 
 def register_lowering(op: object, function: Lowering) -> None:
@@ -38,7 +30,8 @@ def register_lowering(op: object, function: Lowering) -> None:
     op: an op of `torch.ops` (a packet means its default overload), what `torch.library.custom_op` gives, or a name ("mylib::scale"). An op
     that writes its arguments has no lowering. function: made of torch functions on tensors and sizes; returns what the op returns, with
     the same shapes and dtypes, which is checked where a program is compiled. It takes precedence over disc's own rules, and enters the key
-    of the compile cache; where it refers to what has no value that can be compared (an object, a tensor), programs are compiled anew.
+    of the compile cache; where it refers to what has no value that can be compared (an object, a tensor, a module of the user's), programs
+    are compiled anew.
 
     Raises DiscError for what is no such op. Compiling raises UnsupportedOpError, with the op and the user's line, where the function fails.
     """
@@ -47,7 +40,7 @@ def register_lowering(op: object, function: Lowering) -> None:
         raise DiscError(f"disc.register_lowering: {found} writes its arguments; a lowering gives new values")
     if not callable(function):
         raise DiscError(f"disc.register_lowering: the lowering of {found} is a {type(function).__name__}, which cannot be called")
-    _registered[found] = _Registered(function, _digest(function))
+    _registered[found] = function
 
 
 def _overload(op: object) -> Op:
@@ -68,18 +61,17 @@ def _overload(op: object) -> Op:
 
 def lowering_of(op: object) -> Lowering | None:
     """What was registered for an op."""
-    found = _registered.get(op) if isinstance(op, Op) else None
-    return found.function if found is not None else None
+    return _registered.get(op) if isinstance(op, Op) else None
 
 
 def registered_table() -> dict[torch._ops.OperatorBase, Lowering]:
     """The lowerings for PyTorch's own tracing: what fails in one names the op."""
-    return {op: _for_tracing(op, each.function) for op, each in _registered.items()}
+    return {op: _for_tracing(op, each) for op, each in _registered.items()}
 
 
 def lowerings_digest() -> str | None:
-    """Of all that is registered; "" where nothing is. None: a lowering cannot be told from another one."""
-    digests = {str(op): each.digest for op, each in _registered.items()}
+    """Of all that is registered, as it is now; "" where nothing is. None: a lowering cannot be told from another one."""
+    digests = {str(op): _digest(each) for op, each in _registered.items()}
     return None if None in digests.values() else "\n".join(f"{op} {digest}" for op, digest in sorted(digests.items()))
 
 
@@ -182,7 +174,7 @@ def _facts(value: object, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, tuple | frozenset):
         for each in sorted(value, key=repr) if isinstance(value, frozenset) else value:
             yield from _facts(each, seen)
-    elif isinstance(value, types.ModuleType):
+    elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _LIBRARIES:  # another's attributes may be anything
         yield f"module {value.__name__}"
     elif isinstance(value, types.FunctionType) and not _is_library(value):
         if id(value) not in seen:
@@ -217,6 +209,8 @@ def _function_facts(function: types.FunctionType, seen: set[int]) -> Iterator[st
 
 
 def _code_facts(code: types.CodeType, seen: set[int]) -> Iterator[str]:
+    if any(each.opname == "IMPORT_NAME" for each in dis.get_instructions(code)):
+        raise _Opaque
     yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {code.co_argcount} {code.co_flags}"
     for constant in code.co_consts:
         yield from _code_facts(constant, seen) if isinstance(constant, types.CodeType) else _facts(constant, seen)

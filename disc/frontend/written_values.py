@@ -1,4 +1,5 @@
-"""Values of PyTorch's compiler as JSON, and graphs node by node. Nothing that is read runs: classes and functions are those of a list.
+"""Values of PyTorch's compiler as JSON, and graphs node by node. To read them calls nothing but what is listed: classes and functions. What
+PyTorch then makes of texts among them (guards), and what graphs compute, is code: files are read where nobody else may write.
 
 (x, 0.5)     ◄─►     {"tuple": [{"node": "x"}, {"float": "0x1.0000000000000p-1"}]}
 """
@@ -32,6 +33,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool, str, type(None))
 _TYPES: dict[str, type] = {each.__qualname__: each for each in _KINDS}
+_NODES = ("placeholder", "call_function", "get_attr", "output")
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 NAMESPACES = frozenset(["aten", "prims", "prim"])  # of ops that are PyTorch's own
 
@@ -105,7 +107,7 @@ class Writer:
         for node in module.graph.nodes:
             if node.op == "get_attr" and node.target not in parts:
                 held.append(str(node.target))
-            if node.op not in ("placeholder", "call_function", "get_attr", "output"):
+            if node.op not in _NODES:
                 raise UnwritableError(f"a node that is a {node.op}")
             target = function_name(node.target) if node.op == "call_function" else str(node.target)
             nodes.append([node.op, node.name, target, self._form(node.args), self._form(node.kwargs)])
@@ -156,6 +158,9 @@ class Writer:
             root.add_module(name, self._value(part, {}))
         for op, name, target, args, kwargs in listed:
             called = function_of(target) if op == "call_function" else target
+            words = [name, *(key for key, _ in kwargs["dict"]), *([target] if op in ("placeholder", "get_attr") else [])]
+            if op not in _NODES or not all(isinstance(each, str) and each.isidentifier() for each in words):
+                raise ValueError(f"a node that is a {op} {name}")
             nodes[name] = graph.create_node(op, called, tuple(self._value(args, nodes)), self._value(kwargs, nodes), name)
         return fx.GraphModule(root, graph)
 

@@ -299,11 +299,13 @@ class Executable:
         results = self._flat_call(inputs, None)
         return [results] if self._manifest["single"] else list(cast("tuple[object, ...]", results))
 
-    def replace_inputs(self) -> None:
+    def replace_inputs(self) -> list[int]:
         """From now on a result that may be computed in the memory of an input is, where this is PyTorch's, row-major and no other input's,
-        and comes as that input itself; for callers who would copy it there. Such calls raise WrittenError where they fail later."""
+        and comes as that input itself; for callers who would copy it there. Such calls raise WrittenError where they fail later. Returns
+        the numbers of these inputs."""
         replaced = [record.get("replaces", -1) for record in self._manifest["outputs"]]
         self._context.replaces = replaced if max(replaced, default=-1) >= 0 else []
+        return [place for place in replaced if place >= 0]
 
     def batch(self, instances: Sequence[object]) -> list[object]:
         """The result of each instance, for a model over structures (`disc.batched`): all computed together.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -386,3 +387,27 @@ def test_the_cache_tells_lowerings_apart(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     tensor = torch.tensor(5.0)
     assert [compiled(by(tensor)) for _ in range(2)] == [(5, True), (5, True)]  # a tensor has no digest
+    settings = ModuleType("settings")  # neither has a module
+    monkeypatch.setattr(settings, "factor", 6.0, raising=False)
+    monkeypatch.setitem(sys.modules, "settings", settings)
+
+    def imported(x: Tensor, k: float, n: int) -> Tensor:
+        import settings  # pyright: ignore[reportMissingImports]
+
+        return x * settings.factor  # pyright: ignore[reportUnknownMemberType]
+
+    assert [compiled(lambda x, k, n: x * settings.factor), compiled(imported)] == [(6, True), (6, True)]
+    monkeypatch.setattr(settings, "factor", 7.0)
+    assert [compiled(lambda x, k, n: x * settings.factor), compiled(imported)] == [(7, True), (7, True)]
+    monkeypatch.setitem(globals(), "FACTOR", 8.0)
+    disc.register_lowering(scale, by_the_factor)
+    assert float(disc.compile(model, (x,))(x)[0]) == 8
+    monkeypatch.setitem(globals(), "FACTOR", 9.0)  # behind the registration
+    assert float(disc.compile(model, (x,))(x)[0]) == 9
+
+
+FACTOR = 1.0
+
+
+def by_the_factor(x: Tensor, k: float, n: int) -> Tensor:
+    return x * FACTOR

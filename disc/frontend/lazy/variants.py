@@ -65,14 +65,6 @@ class _Freed(torch.autograd.Function):
         )
 
 
-def _check_writable(tensors: Sequence[torch.Tensor]) -> None:
-    """Raises PyTorch's error where it would not let one be written: the program does not ask it."""
-    if not torch.is_inference_mode_enabled():
-        for each in tensors:
-            if each.is_inference():
-                each.as_strided((0,), (1,)).zero_()
-
-
 def _as_freed(value: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
         base: Any = super(torch.autograd.Function, _Freed)  # Function's own apply would end the trace
@@ -192,7 +184,6 @@ class Variant:
     def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> Sequence[torch.Tensor]:
         """Of the program; each in memory of its own, unless it knows itself what shares memory, or it is what an input becomes, where that
         lies."""
-        _check_writable([inputs[number] for number in self.effects.written])
         given = list[Any](inputs)
         for place, dtype in self._numbers:
             given.append(values[place] if dtype is None else torch.tensor(values[place], dtype=dtype))

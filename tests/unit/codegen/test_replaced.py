@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from host_programs import COUNT, MIXES, TOTAL, Writer
+from host_programs import COUNT, MIXES, TOTAL, Writer, below
 
 from disc.codegen.host.memory import plan_memory
 from disc.codegen.host.program import Program
@@ -113,3 +113,24 @@ def test_memory_that_is_written_over_meanwhile() -> None:
     over = w.launch(MIXES[2], made, x, dims=(8,), over=made)
     found, names = w.replaced({new: old}, new, over)
     assert names == ["mix1_0", "mix0_1", "over2_2"] and found == {0: 1}
+
+
+def test_old_values_that_others_are() -> None:
+    """What a loop begins with is what it gives where it has no steps, or where they hand it on; what both branches give is it as well."""
+    for unchanged in (False, True):
+        w = Updates()
+        x, old = w.input(8), w.input(8)
+        n = w.read(w.launch(COUNT, x))
+
+        def body(
+            sizes: Sequence[Dim], values: Sequence[Value], w: Updates = w, x: Value = x, unchanged: bool = unchanged
+        ) -> tuple[Sequence[Value], Sequence[Dim]]:
+            return [values[0] if unchanged else w.launch(MIXES[1], values[0], x, dims=(8,))], [sizes[0] + 1]
+
+        (result,), _ = w.loop([0], [old], lambda sizes, n=n: below(sizes[0], n), body)
+        assert w.replaced({(new := w.update(old, x)): old}, new, result)[0] == {}
+    w = Updates()
+    x, old = w.input(8), w.input(8)
+    n = w.read(w.launch(COUNT, x))
+    (result,), _ = w.branch(below(0, n), lambda: ([old], []), lambda: ([old], []), lambda sizes: [(8,)])
+    assert w.replaced({(new := w.update(old, x)): old}, new, result)[0] == {}

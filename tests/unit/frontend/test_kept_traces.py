@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 
 from disc.artifact.cache import open_cache, open_traces
@@ -122,6 +123,35 @@ def test_guards_of_the_trace_hold_again(monkeypatch: pytest.MonkeyPatch) -> None
     for rows, found in ((4, 3), (9, 4), (5, 4)):
         assert compiled(torch.ones(rows, 3)).tolist() == [rows] * 3
         assert _found() == found
+
+
+def test_a_guard_of_a_size_that_becomes_a_number_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch writes guards of the sizes that are left, and 2 * y > x is none, once y is 5."""
+
+    def roll(graph: fx.GraphModule) -> int:
+        x, y = (each.meta["val"] for each in graph.graph.find_nodes(op="placeholder") if isinstance(each.meta["val"], Tensor))
+        return int(bool(2 * y.shape[0] > x.shape[0]) and bool(y.shape[0] == 5)) * 0
+
+    monkeypatch.setattr(dynamo, "roll_loops", roll)
+    for rows, found in (((7, 5), 0), ((20, 5), 0), ((7, 5), 0)):
+        x, y = (torch.ones(each, 3) for each in rows)
+        assert _again(lambda x, y: x.sum(0) + y.sum(0), x, y).tolist() == [sum(rows)] * 3
+        assert _found() == found
+
+
+def test_sizes_that_become_one_are_found() -> None:
+    for rows, found in ((7, 0), (9, 1)):
+        x, y = torch.ones(rows, 3), torch.ones(rows, 3)
+        assert _again(lambda x, y: (x + y).sum(0), x, y).tolist() == [2 * rows] * 3
+        assert _found() == found
+
+
+def test_functions_that_change_traces_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(3, 4, requires_grad=True)
+    _again(lambda x: x * 2, x)
+    with functorch_config.patch(joint_custom_pass=lambda graph, inputs: graph):
+        _again(lambda x: x * 2, x)
+    assert _found() == 0
 
 
 class _Guarded(torch.autograd.Function):

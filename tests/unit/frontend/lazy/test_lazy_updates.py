@@ -364,3 +364,41 @@ def test_a_result_that_becomes_an_input_keeps_its_memory() -> None:
     made = torch.compile(copied, backend="disc", options={"strict": True})(w, x)
     w.zero_()
     assert made.tolist() == [2] * 12
+
+
+def with_a_loop(w: Tensor, x: Tensor, n: Tensor) -> Tensor:
+    def step(i: Tensor, h: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return i + 1, h * 2 + x, k.clone()
+
+    _, h, k = torch.while_loop(lambda i, h, k: i < n, step, (torch.zeros((), dtype=torch.int64), w.clone(), w.clone()))
+    w.mul_(0.5)
+    return h + k
+
+
+def with_branches(w: Tensor, x: Tensor, n: Tensor) -> Tensor:
+    h = torch.cond(n > 0, lambda w, x: w.clone(), lambda w, x: w * 1, (w, x))
+    w.mul_(0.5)
+    return h
+
+
+@pytest.mark.parametrize("function", [with_a_loop, with_branches])
+def test_old_values_that_control_flow_hands_on(function: Callable[..., Tensor]) -> None:
+    with torch.no_grad():
+        compiled = torch.compile(function, backend="disc", options={"strict": True})
+        for steps in (0, 1, 3, 0):
+            mine, wanted = torch.ones(20), torch.ones(20)
+            found = compiled(mine, torch.ones(20), torch.tensor(steps))
+            torch.testing.assert_close(found, function(wanted, torch.ones(20), torch.tensor(steps)))
+            torch.testing.assert_close(mine, wanted)
+
+
+def test_what_torch_compile_may_not_write() -> None:
+    def update(w: Tensor, x: Tensor) -> Tensor:
+        w.mul_(0.5).add_(x)
+        return x * 2
+
+    with torch.inference_mode():
+        w = torch.ones(8)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        torch.compile(update, backend="disc", options={"strict": True})(w, torch.ones(8))
+    assert w.tolist() == [1] * 8
