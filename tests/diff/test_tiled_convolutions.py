@@ -90,12 +90,16 @@ def gradient(channels: int, outputs: int, window: int, padding: int, dtype: torc
 @pytest.mark.parametrize("window", [3, 5])
 @pytest.mark.parametrize("size", SIZES)
 def test_gradients(size: tuple[int, int], window: int, dtype: torch.dtype) -> None:
-    """Of sums over positions of all images: more of them than one part has, too."""
+    """Of sums over positions of all images: more of them than one part has, too. The last row and column of a window of 5x5 take the values
+    of the points 2 and -2 times 16, their corner twice, with their rounding: up to 3e-5 of the largest sum of some thousand positions there
+    (elsewhere 5e-6; eager 2e-6)."""
     channels, outputs = size
     program = gradient(channels, outputs, window, window // 2, dtype)
+    tolerance = 5e-5 if window == 5 and dtype == torch.float32 else None
     for batch, height, width in (*PLANES, (20, 14, 14)):
         scale = max(batch * height * width, 1) ** -0.5
-        program.check(randn(batch, channels, height, width).to(dtype), (randn(batch, outputs, height, width) * scale).to(dtype))
+        x, y = randn(batch, channels, height, width), randn(batch, outputs, height, width) * scale
+        program.check(x.to(dtype), y.to(dtype), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
