@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from bench.cases import MOST_INPUTS, Case, Inputs, Instances, TrainedInstances, TrainingStep, stacked
+from bench.cases import MOST_INPUTS, Case, Inputs, Instances, TrainedInstances, TrainingStep, build, stacked
 from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
@@ -203,7 +203,8 @@ def build_disc_lazy(bench: Workbench) -> Peer:
     import disc
 
     start = time.perf_counter()
-    disc.lazy.disable()  # of the case before
+    disc.lazy.disable()  # of the case before, in which the weights were drawn: numbers that are drawn in loops are others than eager's
+    bench = dataclasses.replace(bench, model=build(bench.case))
     disc.lazy.enable(threads=bench.threads, cache=False)
 
     def bind(inputs: Inputs) -> Call:
