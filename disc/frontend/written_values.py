@@ -23,11 +23,7 @@ _SYMBOLIC = [name for name in dir(torch) if name.startswith(("sym_", "_sym_")) a
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"operator.{name}": getattr(operator, name) for name in _OPERATORS.split()},
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt", "log2", "pow")},
-    **{
-        f"torch.{name}": getattr(torch, name)
-        for name in dir(torch)
-        if name.startswith(("sym_", "_sym_")) and callable(getattr(torch, name))
-    },
+    **{f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC},
     **{each.__name__: each for each in (round, max, min, abs, int, float)},
 }
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}

@@ -193,6 +193,14 @@ def is_row_reduction(node: Node) -> bool:
     return bool(taken) and (not kept or max(kept) < min(taken))
 
 
+def row_space(nodes: Iterable[Node]) -> tuple[tuple[Dim, ...], int]:
+    """(dims, number of group dims) of a stitch kernel of these nodes, in order: those of its first row reduction's operand, split at the
+    first reduced dim that is not 1 (kept dims of size 1 may follow it)."""
+    reduction = next(node for node in nodes if is_row_reduction(node))
+    dims = reduction.operands[0].dims
+    return dims, min(axis for axis in reduction.ints("dimensions") if dims[axis] != 1)
+
+
 def location_module(text: str) -> str:
     """ "encoder.layer.3" of the text of a location, as `disc.frontend.locations` names it, or ""."""
     found = _NAMED.search(text)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,20 @@ ISAS = ("x86-64-v3", "x86-64-v4") if host_isa() == "x86-64-v4" else ("x86-64-v3"
 SIZES = (0, 1, 2, 7, 8, 9, 13, 15, 16, 17, 31, 64, 67)
 TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def between_unmapped_memory(tensor: torch.Tensor, gap: int, *, first: bool) -> torch.Tensor:
+    """A copy of an f32 tensor at the begin, or the end, of pages with nothing mapped in the `gap` bytes before and behind them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    count = tensor.numel() * 4
+    size = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+    base = libc.mmap(None, 2 * gap + size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    assert libc.mprotect(base + gap, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    array = np.ctypeslib.as_array((ctypes.c_float * tensor.numel()).from_address(base + gap + (0 if first else size - count)))
+    return torch.from_numpy(array).reshape(tensor.shape).copy_(tensor)
 
 
 def plans_of(executable: Executable) -> list[Plan]:

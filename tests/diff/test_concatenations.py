@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import time
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import ModuleProgram, module_program, plans_of, randn
+from compiled import ModuleProgram, between_unmapped_memory, module_program, plans_of, randn
 
 from disc.codegen.x86.plans import RegionPlan, RowsPlan
 from disc.errors import ShapeConstraintError
@@ -126,19 +123,6 @@ def test_beyond_the_caches() -> None:
         program.check(randn(rows, first), randn(rows, second))
 
 
-def behind_unmapped_memory(tensor: torch.Tensor, gap: int) -> torch.Tensor:
-    """A copy with nothing mapped in the `gap` bytes before it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    size = -(-tensor.numel() * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
-    base = libc.mmap(None, gap + size, mmap.PROT_READ * 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    assert libc.mprotect(base + gap, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-    array = np.ctypeslib.as_array((ctypes.c_float * tensor.numel()).from_address(base + gap))
-    return torch.from_numpy(array).reshape(tensor.shape).copy_(tensor)
-
-
 def test_nothing_is_read_far_from_an_operand() -> None:
     """What a mask hides is not looked for before the operand: the CPU would take some 100 times as long where nothing is mapped."""
 
@@ -148,7 +132,7 @@ def test_nothing_is_read_far_from_an_operand() -> None:
 
     program = module_program(pads, randn(3, 64), dynamic=((0,),))
     x = randn(100, 64)
-    far = behind_unmapped_memory(x, 64 << 20)
+    far = between_unmapped_memory(x, 64 << 20, first=True)
     for executable in program.executables:
         times: dict[int, list[float]] = {0: [], 1: []}
         for _ in range(7):

@@ -5,19 +5,16 @@ What is read must lie in the operand, whichever row needs it: nothing is mapped 
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import mmap
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import module_program, randn
+from compiled import between_unmapped_memory, module_program, randn
 from torch import Tensor
 
-SIZE, OTHER, FACTORS, GAP = 48, 40, (6, 8), 1 << 20
+SIZE, OTHER, FACTORS = 48, 40, (6, 8)
 ORDER = torch.randperm(SIZE, generator=torch.Generator().manual_seed(0))
 Function = Callable[[Tensor], Tensor]
 Results = Callable[[Tensor], object]
@@ -73,26 +70,12 @@ def of_squares(norm: Function) -> dict[str, Results]:
     }
 
 
-def between_unmapped_memory(tensor: Tensor, *, first: bool) -> Tensor:
-    """A copy with nothing mapped before its first element, or behind its last one."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    count = tensor.numel() * tensor.element_size()
-    size = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
-    base = libc.mmap(None, 2 * GAP + size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    assert libc.mprotect(base + GAP, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-    array = np.ctypeslib.as_array((ctypes.c_float * tensor.numel()).from_address(base + GAP + (0 if first else size - count)))
-    return torch.from_numpy(array).reshape(tensor.shape).copy_(tensor)
-
-
 def kernels_of(function: Results, *sizes: int) -> list[tuple[str, int]]:
     """The kind of each kernel and how many reductions it has, where all sizes are constants; results are checked."""
     x = randn(*sizes)
     program = module_program(function, x, dynamic=((),))
     for first in (True, False):
-        program.check(between_unmapped_memory(x, first=first))
+        program.check(between_unmapped_memory(x, 1 << 20, first=first))
     return sorted((each.kind, each.ops.count("stablehlo.reduce")) for each in program.executables[0].explain().kernels)
 
 

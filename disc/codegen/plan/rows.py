@@ -11,7 +11,7 @@ from disc.codegen.plan.nests import LoopVariable, Nest, Visit, choose_nest, choo
 from disc.codegen.plan.probe import Probe
 from disc.errors import CompilerBug
 from disc.ir.costs import Costs, inputs_of, node_cost, op_cost
-from disc.ir.graph import Body, Node, is_row_reduction
+from disc.ir.graph import Body, Node, row_space
 from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive, run_recursive
@@ -119,7 +119,7 @@ def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
 
 def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests, thresholds: Thresholds) -> list[RowPlan]:
     """Paper §4.2, steps 1 to 3: dominants, group dims, propagation."""
-    dims, rank = row_space(body)
+    dims, rank = row_space(body.nodes)
     whole = space.env.product(dims)
     full, grouped = [], []
     for root in body.yields:
@@ -226,14 +226,6 @@ def _steps_further(space: IndexSpace, offset: Dim, first: str, second: str) -> b
     """True when a step of loop `first` moves `offset` by a whole number of steps of `second`."""
     near, far = split_linear(offset, second), split_linear(offset, first)
     return near is not None and far is not None and near[0] != far[0] and space.env.exact_div(far[0], near[0]) is not None
-
-
-def row_space(body: Body) -> tuple[tuple[Dim, ...], int]:
-    """(dims, number of group dims) of a stitch kernel: those of its first row reduction's operand, split at the first reduced dim that
-    is not 1 (kept dims of size 1 may follow it)."""
-    reduction = next(node for node in body.nodes if is_row_reduction(node))
-    dims = reduction.operands[0].dims
-    return dims, min(axis for axis in reduction.ints("dimensions") if dims[axis] != ONE)
 
 
 def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], root: Node) -> Index:

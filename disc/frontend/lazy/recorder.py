@@ -166,10 +166,8 @@ class Recorder(TorchFunctionMode):
             func = counted or func
         if role == PERHAPS_READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
             return None if func == GRADIENT_FUNCTION else args[0]
-        if (
-            func is RETAINS and type(args[0]) is LazyTensor
-        ):  # PyTorch looks at it from aside from then on: it is the object that the program has
-            self._end()
+        if func is RETAINS and type(args[0]) is LazyTensor:
+            self._end()  # PyTorch looks at it from aside from then on: it is the object that the program has
             become_plain(args[0])
         if role in (READ, PERHAPS_READ) or self.follower.stopped:
             return self._outside(func, args, kwargs)

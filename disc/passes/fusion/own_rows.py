@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disc.ir.graph import Node
-from disc.ir.op_table import ELEMENTWISE, OPS, SOURCES, VIEWS
+from disc.ir.op_table import ELEMENTWISE, ONE, OPS, SOURCES, VIEWS
 from disc.ir.reads import Place
 from disc.passes.fusion.clusters import Clusters
 from disc.shapes import Dim, Truth
@@ -61,10 +61,10 @@ class OwnRows:
 
     def _reads(self, node: Node, at: Follows) -> list[tuple[Node, Follows]] | None:
         """What an element needs of the operands; None for a reduction of another row, or one that data chooses."""
-        inside = node in self.nodes or any(each in self.nodes for each in node.siblings[:1])
-        if node.op in SOURCES or not (inside or (node.op in VIEWS and not self.clusters.is_real(node))):
+        first = node.siblings[0] if node.siblings else node
+        if node.op in SOURCES or not self._is_computed(first):
             return []
-        if node.op == "stablehlo.reduce" and not self._is_own(node.siblings[0] if node.siblings else node, at):
+        if node.op == "stablehlo.reduce" and not self._is_own(first, at):
             return None
         if node.op in ELEMENTWISE:
             return [(operand, at) for operand in node.operands if operand.dims]
@@ -76,9 +76,13 @@ class OwnRows:
         places = zip(node.operands, reads(node, self.clusters.env), strict=True)
         return [(operand, tuple(self._through(place, at) for place in each)) for operand, each in places if operand.dims]
 
+    def _is_computed(self, node: Node) -> bool:
+        """Whether the group computes a value where it is read: as one of its ops, or as a view."""
+        return node in self.nodes or (node.op in VIEWS and not self.clusters.is_real(node))
+
     def _is_own(self, node: Node, at: Follows) -> bool:
         dims = frozenset[int]().union(*(along.dims for along in at))
-        rows = {dim for dim in range(self.rank) if not self._equal(self.space[dim], Dim.of(1))}
+        rows = {dim for dim in range(self.rank) if not self._equal(self.space[dim], ONE)}
         place = [dim for along in at for dim in sorted(along.dims)], [along.how for along in at if along.how]
         return rows <= dims <= frozenset(range(self.rank)) and self.found.setdefault(node, place) == place
 
@@ -88,7 +92,7 @@ class OwnRows:
             each = pending.pop()
             if each in self.nodes and each.op == "stablehlo.reduce":
                 return True
-            if each in self.nodes or (each.op in VIEWS and not self.clusters.is_real(each)):
+            if self._is_computed(each):
                 pending += [operand for operand in each.operands if operand not in seen]
                 seen.update(each.operands)
         return False
@@ -109,8 +113,8 @@ class OwnRows:
             groups = [(first, outer), (behind, inside)]
         found = [Along()] * len(source)
         for inner, outer in groups:
-            several = [axis for axis in inner if not self._equal(source[axis], Dim.of(1))]
-            kept = [axis for axis in outer if not self._equal(dims[axis], Dim.of(1))]
+            several = [axis for axis in inner if not self._equal(source[axis], ONE)]
+            kept = [axis for axis in outer if not self._equal(dims[axis], ONE)]
             for axis in several:
                 found[axis] = _joined([at[each] for each in kept])
         return tuple(found)

@@ -17,8 +17,8 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.costs import op_cost
-from disc.ir.graph import Node, is_row_reduction
-from disc.ir.op_table import ALONE, ONE
+from disc.ir.graph import Node, is_row_reduction, row_space
+from disc.ir.op_table import ALONE
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
@@ -100,9 +100,7 @@ def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows
 
 def _reads_own_rows(clusters: Clusters, nodes: list[Node], roots: list[Node]) -> bool:
     """Legality: each element needs the reductions of its own row alone. Those of others would be made anew for each element."""
-    reduction = min((node for node in nodes if node.op == "stablehlo.reduce"), key=clusters.order.__getitem__)
-    dims = reduction.operands[0].dims
-    rank = min((dim for dim in reduction.ints("dimensions") if dims[dim] != ONE), default=len(dims))
+    dims, rank = row_space(sorted(nodes, key=clusters.order.__getitem__))
     return OwnRows(clusters, frozenset(nodes), dims, rank).hold(roots)
 
 
