@@ -182,15 +182,25 @@ BACKWARD = Tensor.backward
 _DATA: Any = Tensor.data
 DETACHING = (Tensor.detach, torch.detach, _DATA.__get__)
 PASSES = (BACKWARD, torch.autograd.grad)  # they run hooks
+_INPUTS = 4  # the place of `inputs` among the arguments of `backward`
 _GRAD: Any = Tensor.grad
 GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__
 _GRAPH: Any = Tensor.grad_fn
 GRADIENT_FUNCTION = _GRAPH.__get__
-RETAINS = Tensor.retain_grad  # what gradients are written to
+WATCHED = (Tensor.retain_grad, Tensor.register_post_accumulate_grad_hook)  # what gradients are written to
 # Of what requires no gradients these tell nothing new, and change nothing: `zero_grad(set_to_none=False)` calls them.
 OF_CONSTANTS = (GRADIENT_FUNCTION, Tensor.requires_grad_)
 _IN_PLACE = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"
 _ASSIGNING = frozenset(f"__{name}__" for name in _IN_PLACE.split())
+
+
+def asked_for(func: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments whose gradients a call asks for, behind the call that made them."""
+    if func in WATCHED or func == Tensor.register_hook:
+        return [*args[:1]]
+    place = 1 if func is torch.autograd.grad else _INPUTS
+    inputs = kwargs.get("inputs", args[place] if len(args) > place else None) if func in PASSES else None
+    return [*inputs] if isinstance(inputs, list | tuple) else [inputs]
 
 
 def writes(func: Callable[..., object], kwargs: Mapping[str, object]) -> bool:

@@ -6,6 +6,7 @@ ops that comes of it goes the way of torch.compile's graphs. What PyTorch decide
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class _Tracing(Outline):
         self.fakes = [self._fake(number) for number in range(len(self.tensors))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
         self.general: dict[str, torch.SymInt | torch.Tensor] = {}
-        self.calls = MadeAgain(self, self.unrolled, self._numbers())
+        self.calls = MadeAgain(weakref.proxy(self), self.unrolled, self._numbers())
 
     # --- what goes in -----------------------------------------------------------------------------------------------------------------
 
@@ -182,6 +183,10 @@ class _Tracing(Outline):
         """PyTorch's versions do not tell all that is written (statistics of a batch norm), so that only now it is known."""
         written = [number for number, each in enumerate(inputs) if isinstance(each, FunctionalTensor) and has_data_mutation(each)]
         self.writes = self.writes or bool(written)
+        if any(
+            list(cast("torch.Tensor", from_fun(inputs[number])).shape) != list(self.fakes[number].shape) for number in written
+        ):  # or a guard that these are equal
+            raise NotCompiledError("a tensor that was there before gets another size, as by out=")
         shared = {self.tensors[number].untyped_storage()._cdata for number in self.sharing}
         if any(self.tensors[number].untyped_storage()._cdata in shared for number in written):
             raise NotCompiledError("the trace writes a tensor that shares a part of its memory with another one")
@@ -206,7 +211,10 @@ class _Tracing(Outline):
     @alone
     def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
         """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
-        given = [_differentiable(each, mine) if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
+        given = [
+            _differentiable(each, mine) if mine.requires_grad and number not in self.apart else each
+            for number, (each, mine) in enumerate(zip(self.fakes, self.tensors, strict=True))
+        ]
         self.places = {output: place for place, output in enumerate(self._outputs())}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
             module = _Again(self)
@@ -292,7 +300,7 @@ class _Tracing(Outline):
         written = {} if self.differentiable else self.rewritten
         repeatable = self.differentiable and not self.draws and not self.writes
         effects = (self.places, written, self.gradients)
-        family = Family(numbers, general, self._guards(), shapes, counts, *effects, repeatable, program)
+        family = Family(numbers, general, self._guards(), shapes, counts, *effects, repeatable, program, self.apart)
         variant = family.variant(self, self.unrolled)
         if variant is None:
             raise NotCompiledError("gradients of a loop's values go to different inputs")
@@ -324,7 +332,7 @@ class _Again(torch.nn.Module):
         super().__init__()
         self.again = again
 
-    def forward(self, *given: Any) -> list[torch.Tensor]:
+    def __call__(self, *given: Any) -> list[torch.Tensor]:  # without hooks that somebody has for all modules
         count = len(self.again.fakes)
         inputs = self.again._as_twins(given[:count])
         values = self.again.calls.values(inputs, dict(zip(self.again.general, given[count:], strict=True)))

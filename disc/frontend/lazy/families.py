@@ -46,7 +46,7 @@ class Numbers:
 class Family:
     """A program of kin, and the traces that it serves. general: symbols that it takes, floats with the dtype of the tensor that each is
     there. shapes: of values; counts: how many steps loops have, by their parts. outputs: which results are values; written, gradients,
-    repeatable: as of `Effects` and `Variant`."""
+    repeatable: as of `Effects` and `Variant`; apart: as of `Outline`."""
 
     numbers: Numbers
     general: Mapping[str, torch.dtype | None]
@@ -58,6 +58,7 @@ class Family:
     gradients: Mapping[int, int | Input | None]
     repeatable: bool
     program: Program
+    apart: frozenset[int]
 
     def has_gradients(self, outline: Outline) -> bool:
         """Whether the inputs that a run of PyTorch has left with gradients are those to which the program gives some."""
@@ -69,6 +70,8 @@ class Family:
 
     def variant(self, outline: Outline, unrolled: Unrolled) -> Variant | None:
         """Of a trace of the family, unless another value of it is needed, or gradients do not go the same way."""
+        if outline.apart != self.apart:
+            return None
         values, rows = dict[int, int](), dict[int, tuple[int, int]]()
         for number in outline.needed:
             name = unrolled.name(number)
@@ -83,7 +86,7 @@ class Family:
             place = values[number] if number in values else rows[number][0]
             if reached.setdefault(place, found) != found:
                 return None
-        differentiable = {number for number, each in enumerate(outline.tensors) if each.requires_grad}
+        differentiable = {number for number, each in enumerate(outline.tensors) if each.requires_grad} - outline.apart
         everywhere = all(each == differentiable for each in reached.values())
         versions = outline.written
         effects = Effects(
@@ -95,7 +98,7 @@ class Family:
         made = [*values, *rows, *(number for number, _, _ in outline.views)]
         return Variant(
             self.numbers.symbols, self.numbers.binding(unrolled, made), self.general, guards, shapes, effects, self.program, outline.steps,
-            outline.differentiable, self.repeatable, {} if everywhere else reached, f"disc.lazy: {outline.steps[-1].line}",
+            outline.differentiable, self.repeatable, {} if everywhere else reached, outline.apart, f"disc.lazy: {outline.steps[-1].line}",
         )  # fmt: skip
 
 

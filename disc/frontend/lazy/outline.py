@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 
 from disc.frontend.lazy.calls import BACKWARD, DETACHING, GRADIENT, PASSES, SET_GRADIENT, Input, Value, references
-from disc.frontend.lazy.reached import reached
+from disc.frontend.lazy.reached import passed, reached
 from disc.frontend.lazy.traces import Made, Run, Step
 
 
@@ -27,9 +27,9 @@ class Outline:
 
     written: inputs that it writes; tensors: that go in; made: what is known of every value; needed: numbers of the values that outlive
     the run; views: those of them that are taken anew, as value, step, and place among its results; freed: those whose backward pass has
-    been. differentiable: whether gradients of values may be asked for later; gradients: then, input → what its gradient becomes, and
-    reached: value → the inputs that gradients of it go to. twins: input → the one in the same memory that stands for it; sharing: inputs
-    that share memory, and are others to the program.
+    been. differentiable: whether gradients of values may be asked for later; gradients: then, input → what its gradient becomes,
+    reached: value → the inputs that gradients of it go to, and apart: inputs that require gradients, and get none of any value.
+    twins: input → the one in the same memory that stands for it; sharing: inputs that share memory, and are others to the program.
     """
 
     run: Run
@@ -43,6 +43,7 @@ class Outline:
     views: list[tuple[int, int, int]] = field(default_factory=list)
     gradients: dict[int, int | Input | None] = field(default_factory=dict)
     reached: dict[int, frozenset[int]] = field(default_factory=dict)
+    apart: frozenset[int] = frozenset()
     twins: dict[int, int] = field(default_factory=dict)
     sharing: set[int] = field(default_factory=set)
 
@@ -86,29 +87,33 @@ class Outline:
                 raise NotCompiledError(f"gradients of a value made at {line} may be asked for after backward()", self._first_pass())
             self.needed = live
             self.reached = {number: reached(real[number], self.tensors) for number in kept}
+            differentiable = {number for number, each in enumerate(self.tensors) if each.requires_grad}
+            self.apart = frozenset(differentiable.difference(*self.reached.values()))
+            for number in passed({number: real[number] for number in kept}):
+                makers[number][1].passed = True
             self._follow_gradients()
             return
         needed, views = dict[int, None](), dict[int, None]()
-
-        def need(number: int) -> None:
-            if self.made[number].root is None:
-                needed[number] = None
-                return
-            _, step = makers[number]
-            for each in references((step.args, step.kwargs)):
-                if isinstance(each, Value):
-                    need(each.number)
-            if step.writes or any(each is not None and (type(each) is not Made or each.root is None) for each in step.results):
-                raise NotCompiledError(f"a view made at {step.line} is kept, and is not made by a call that only makes views")
-            views[number] = None
-
         for number in live:
-            need(number)
+            self._need(number, makers, needed, views)
         self.needed = list(needed)
         for number in views:
             place, step = makers[number]
             leaf = [n for n, each in enumerate(step.results) if type(each) is Made][number - step.first]
             self.views.append((number, place, leaf))
+
+    def _need(self, number: int, makers: Mapping[int, tuple[int, Step]], needed: dict[int, None], views: dict[int, None]) -> None:
+        """A value: it is computed, or is a view of such as are, which is made behind these."""
+        if self.made[number].root is None:
+            needed[number] = None
+            return
+        _, step = makers[number]
+        for each in references((step.args, step.kwargs)):
+            if isinstance(each, Value):
+                self._need(each.number, makers, needed, views)
+        if step.writes or any(each is not None and (type(each) is not Made or each.root is None) for each in step.results):
+            raise NotCompiledError(f"a view made at {step.line} is kept, and is not made by a call that only makes views")
+        views[number] = None
 
     def _follow_gradients(self) -> None:
         """What becomes of `grad` of the inputs in a trace without a backward pass."""
@@ -143,8 +148,9 @@ def _made_by(step: Step) -> range:
 
 
 def _is_freed(value: torch.Tensor) -> bool:
-    """Whether a gradient of a value that PyTorch computed cannot be asked for any more: a backward pass has freed what it needs."""
-    pending, seen = [value.grad_fn], set[object]()
+    """Whether no gradient of a value that PyTorch computed can be asked for any more: a backward pass has freed what each way back from it
+    needs first. Where it has freed what others of them need behind that, as of a part that two losses have, some can."""
+    pending, seen, freed = [value.grad_fn], set[object](), False
     while pending:
         node = pending.pop()
         if node is None or node in seen:
@@ -152,9 +158,13 @@ def _is_freed(value: torch.Tensor) -> bool:
         seen.add(node)
         saved = [name for name in dir(node) if name == "saved_tensors" or name.startswith("_raw_saved_")]
         try:
-            for name in saved:
-                getattr(node, name.replace("_raw", "", 1))
-        except RuntimeError:
-            return True
+            kept = [getattr(node, name.replace("_raw", "", 1)) for name in saved]
+        except RuntimeError as error:
+            if "second time" not in str(error):  # it is there, and has been written since
+                return False
+            freed = True
+            continue
+        if any(isinstance(each, torch.Tensor) or (isinstance(each, tuple) and len(each) > 0) for each in kept):
+            return False
         pending += [each for each, _ in node.next_functions]
-    return False
+    return freed

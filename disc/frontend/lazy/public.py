@@ -96,8 +96,7 @@ class Lazy:
         if recorder is not None:
             set_following(None)
             if recorder.entered:
-                recorder.__exit__(None, None, None)
-                recorder.entered = False
+                recorder.leave()
             recorder.follower.active = False
             try:
                 recorder.settle()

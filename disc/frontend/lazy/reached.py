@@ -34,6 +34,21 @@ def reached(value: torch.Tensor, inputs: Sequence[torch.Tensor]) -> frozenset[in
     return frozenset(found)
 
 
+def passed(values: Mapping[int, torch.Tensor]) -> set[int]:
+    """The numbers of those values, which PyTorch has computed, that gradients of others of them go through."""
+    by_node, found, seen = {value.grad_fn: number for number, value in values.items()}, set[int](), set[Node]()
+    pending = [edge[0] for value in values.values() if value.grad_fn is not None for edge in value.grad_fn.next_functions]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in by_node:
+            found.add(by_node[node])
+        pending += [edge[0] for edge in node.next_functions]
+    return found
+
+
 def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], inputs_reached: Mapping[int, frozenset[int]]) -> None:
     """Has a program's backward pass give no gradients of inputs that none of the results is reached from whose gradients it takes.
     inputs_reached: by the numbers of the results. Results that are views of inputs have gradients of PyTorch's own."""

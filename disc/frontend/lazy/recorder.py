@@ -9,14 +9,14 @@ compiled runs if the trace ends there and its guards hold of the sizes; if not, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from types import MethodType
 from typing import Any
 
 import torch
-from torch._C import DisableTorchFunction
+from torch._C import DisableTorchFunction, _EnableTorchFunction
 from torch.autograd import profiler
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -35,14 +35,15 @@ from disc.frontend.lazy.calls import (
     PLAIN,
     POSITIONAL_VALUE,
     READS,
-    RETAINS,
     SIZED,
     TENSORS,
     VARYING,
+    WATCHED,
     Counted,
     Input,
     Scalar,
     Value,
+    asked_for,
     is_plain,
     writes,
 )
@@ -54,7 +55,7 @@ from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, become_plain, new_handle, real
 from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
-from disc.frontend.lazy.variants import Variant
+from disc.frontend.lazy.variants import ProgramFailedError, Variant
 from disc.ral._ral import Follower, LazyCall
 
 MOST_PENDING = 50_000  # calls
@@ -109,6 +110,8 @@ class Recorder(TorchFunctionMode):
         self.entered = False  # it is among the modes of PyTorch
         self._within: tuple[Run, int] | None = None  # a function that is differentiated: of which run, from which value on
         self._settling = 0  # runs that get their values: what is called for that, as the function of a program with gradients, ends no run
+        self._occupied = 0  # what is running that is not to be recorded: compiling, hooks, what others trace
+        self.paused = False  # others trace: their functions are called as without a recorder
 
     @property
     def _run(self) -> Run:
@@ -143,9 +146,25 @@ class Recorder(TorchFunctionMode):
                 self.follower.leave()
 
     def look_around(self) -> None:
-        """Nothing is recorded where calls are watched as they are made: by hooks for what autograd keeps, or for tangents."""
+        """Nothing is recorded where calls are watched as they are made: by hooks for what autograd keeps, modes of dispatch (what traces or
+        counts operations), a search for gradients that are no numbers, or for tangents. Traces begin anew for another default dtype."""
         watched = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
-        self.follower.active = not watched and torch.autograd.forward_ad._current_level < 0
+        traced = torch._C._len_torch_dispatch_stack() > 0 or torch.is_anomaly_enabled()
+        self.follower.active = not watched and not traced and torch.autograd.forward_ad._current_level < 0
+        if self._run.here.before is None and self._run.here is not self._roots.get(torch.get_default_dtype()):
+            self._new_run()
+
+    def leave(self) -> None:
+        """Leaves the modes of PyTorch, also where others have come since. One that began before and has ended meanwhile has taken this one
+        away in its place, as the last one, and goes now."""
+        others = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+        behind = others[others.index(self) + 1 :] if self in others else []
+        for _ in behind:
+            torch._C._pop_torch_function_stack()
+        self.entered = False
+        self.__exit__(None, None, None)
+        for each in behind:
+            torch._C._push_on_torch_function_stack(each)
 
     def step_aside(self) -> None:
         """Leaves the modes of PyTorch, if it is the last one: what is never recorded costs nothing then."""
@@ -166,12 +185,38 @@ class Recorder(TorchFunctionMode):
             func = counted or func
         if role == PERHAPS_READ and func in OF_CONSTANTS and self._is_constant(args[0], func, args[1:], kwargs):
             return None if func == GRADIENT_FUNCTION else args[0]
-        if func is RETAINS and type(args[0]) is LazyTensor:
-            self._end()  # PyTorch looks at it from aside from then on: it is the object that the program has
-            become_plain(args[0])
+        if role in (READ, PERHAPS_READ) or func in PASSES:
+            asked = asked_for(func, args, kwargs)
+            self._expect(each for each in asked if func not in PASSES or not self._is_of_the_run(each))
+        if func in WATCHED and type(args[0]) is LazyTensor:
+            self._end()  # PyTorch looks at it from aside, or hands it out, from then on: it is the object that the program has
+            become_plain(args[0], itself=True)
         if role in (READ, PERHAPS_READ) or self.follower.stopped:
             return self._outside(func, args, kwargs)
         return self._recorded(func, args, kwargs)
+
+    def _is_of_the_run(self, value: object) -> bool:
+        return type(value) is LazyTensor and value._run is self._run
+
+    def _expect(self, values: Iterable[Any]) -> None:
+        """Gradients of values are asked for, behind the calls that made them. From now on the traces end behind these.
+
+        Raises: RuntimeError where one program has computed a value and what gradients go through it of: they are not to be had any more."""
+        for value in values:
+            if type(value) is not LazyTensor or value._facts.is_leaf or not value._facts.requires_grad:
+                continue
+            step = next(each for each in reversed(value._run.here.steps()) if each.first <= value._number and _makes(each))
+            if step.ends:
+                continue
+            step.ends = True
+            self.follower.set_ends(step.number)
+            if value._value is None:
+                self._by_pytorch()
+            elif step.passed and type(value._value.grad_fn).__name__ == "CompiledFunctionBackward":
+                raise RuntimeError(
+                    f"disc.lazy: gradients of a value made at {step.line} are asked for, for the first time, and a program has computed it "
+                    "together with what they come from: call disc.lazy.flush() behind that line, or do it again"
+                )
 
     def _is_constant(self, tensor: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a tensor requires no gradients and, by a function of `OF_CONSTANTS`, goes on to require none. What the run writes to one
@@ -188,7 +233,7 @@ class Recorder(TorchFunctionMode):
         known = self.follower.roles.get(func)
         if known is None:
             role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
-            role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS or func is RETAINS else role
+            role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS or func in WATCHED else role
             role = MADE if func in MAKING else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
@@ -219,10 +264,12 @@ class Recorder(TorchFunctionMode):
 
     def run_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function that PyTorch does not hand over, which may read anything."""
-        with self._lock, DisableTorchFunction():
-            if not self._settling:
-                self._end()
-            return self._call_now(func, args, kwargs)[1]
+        with self._lock:
+            with DisableTorchFunction():
+                if not self._settling:
+                    self._end()
+            with self._aside():  # it may hold lazy tensors, which its arguments do not show
+                return self._call_now(func, args, kwargs)[1]
 
     def settle(self) -> None:
         """Computes what has been recorded."""
@@ -231,6 +278,25 @@ class Recorder(TorchFunctionMode):
         with self._lock, DisableTorchFunction():
             if not self._settling:
                 self._end()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether what is called now is called by the recorder, or for what it runs."""
+        return self.follower.busy or self._settling > 0 or self._occupied > 0
+
+    def pause_for(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls what looks at tensors by itself, wherever they are: in a module, say. There are no lazy ones meanwhile."""
+        if self.at_work or self.follower.stopped:
+            return function(*real(args), **real(kwargs))
+        self.settle()
+        for each in self.follower.outliving():
+            become_plain(each)
+        with self._aside():
+            self.paused = True
+            try:
+                return function(*real(args), **real(kwargs))
+            finally:
+                self.paused = False
 
     def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""
@@ -275,7 +341,7 @@ class Recorder(TorchFunctionMode):
         given = dict[int, LazyTensor]()
         _lazy_ones(args, given)
         _lazy_ones(tuple(kwargs.values()), given)
-        with self._aside() if func in PASSES else nullcontext():
+        with self._aside() if func in PASSES else self._handed_over() if _has_others((args, tuple(kwargs.values()))) else nullcontext():
             result = func(*real(args), **real(dict(kwargs)))
         return result, given.get(id(result), result) if given else result
 
@@ -283,13 +349,23 @@ class Recorder(TorchFunctionMode):
     def _aside(self) -> Iterator[None]:
         """For what runs hooks: their calls are PyTorch's, at once, and lazy tensors that they hold give what they stand for."""
         active, self.follower.active = self.follower.active, False
+        self._occupied += 1
         try:
             with without_function_modes():
                 yield
         finally:
+            self._occupied -= 1
             self.follower.active = active
 
+    @contextmanager
+    def _handed_over(self) -> Iterator[None]:
+        """For calls with tensors of a class of somebody's own, which they are handed over to."""
+        with self._aside(), _EnableTorchFunction():
+            yield
+
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._run.here.ends:
+            self._end()
         run, follower = self._run, self.follower
         written = _flat((args[:1], kwargs.get("out"))) if self._within is not None and writes(func, kwargs) else []
         if not all(map(self._is_made_within, written)):
@@ -322,6 +398,7 @@ class Recorder(TorchFunctionMode):
         step = follower.next(call)
         if step is not None and step.alone:
             follower.forget(call)
+            self._expect(asked_for(func, args, kwargs) if func in PASSES else ())
             self._end()
             self.statistics.alone[step.line] += 1
             return self._call_now(func, args, kwargs)[1]
@@ -488,7 +565,12 @@ class Recorder(TorchFunctionMode):
         if self._run_compiled(run):
             self._new_run()
             self.follower.finish(run)
-            return
+        else:
+            self._by_pytorch()
+
+    def _by_pytorch(self) -> None:
+        """PyTorch makes the calls that are pending, and runs the rest of the run as it comes."""
+        run = self._run
         run.deferring, run.pending = False, 0
         try:
             self._run_again(run)
@@ -561,7 +643,7 @@ class Recorder(TorchFunctionMode):
         warn(f"disc.lazy: {why}; nothing is recorded any more (at {run.here.line})")
 
     def _run_compiled(self, run: Run) -> bool:
-        """Whether there was a compiled program for the run as it is, which has been run."""
+        """Whether there was a compiled program for the run as it is, which has been run, and has not failed."""
         began = perf_counter_ns()
         segment = run.here.segment
         for place, variant in enumerate(segment.variants):
@@ -575,6 +657,10 @@ class Recorder(TorchFunctionMode):
             self._settling += 1
             try:
                 variant.execute(run, symbols)
+            except ProgramFailedError as error:
+                if self.settings.strict or isinstance(error.why, Warning):
+                    raise error.why from None
+                return False  # PyTorch says why, in its words
             finally:
                 self._settling -= 1
             statistics.computing_ns += perf_counter_ns() - chosen
@@ -597,6 +683,7 @@ class Recorder(TorchFunctionMode):
         segment = run.here.segment
         for each in run.here.steps():
             each.scalars = self.follower.numbers(each.number)
+        self._occupied += 1
         try:
             with without_function_modes():
                 family, variant = compile_run(run, segment.history, self.settings, self.statistics, member)
@@ -606,6 +693,8 @@ class Recorder(TorchFunctionMode):
                 return segment.history.runs >= WORTH_COMPILING and self._compile(run, None)
             self._refuse(run, error)
             return False
+        finally:
+            self._occupied -= 1
         if member is not None:
             member.kin.add(family)
         self._add(run, variant)
@@ -657,6 +746,20 @@ def _flat(value: Any) -> list[Any]:
     if type(value) is dict:
         return [found for each in value.values() for found in _flat(each)]
     return [value] if type(value) is LazyTensor or type(value) in TENSORS else []
+
+
+def _makes(step: Step) -> bool:
+    """Whether a call makes a value."""
+    return any(type(each) is Made for each in step.results)
+
+
+def _has_others(value: Any) -> bool:
+    """Whether there are tensors of other classes among arguments."""
+    if isinstance(value, list | tuple):
+        return any(map(_has_others, value))
+    if type(value) is dict:
+        return any(map(_has_others, value.values()))
+    return isinstance(value, torch.Tensor) and type(value) is not LazyTensor and type(value) not in TENSORS
 
 
 def _lazy_ones(value: Any, found: dict[int, LazyTensor]) -> None:

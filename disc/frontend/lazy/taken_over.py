@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 import torch._functorch.eager_transforms
 import torch._functorch.predispatch
+import torch.fx.experimental.proxy_tensor
+import torch.onnx
 import torch.overrides
+import torch.utils._python_dispatch
 import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch._dynamo import config, eval_frame
@@ -19,6 +22,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.frontend.lazy.traces import forget_mark
 from disc.frontend.lazy.transforms import grad_and_value
 from disc.frontend.unrolled_functions import count_no_frames
 from disc.ral._ral import has_handle, replace_handler
@@ -36,7 +40,17 @@ WATCHING = (
     (torch.autograd.forward_ad, "enter_dual_level"), (torch.autograd.forward_ad, "exit_dual_level"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
     *((module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")),
+    *((torch, name) for name in ("set_default_dtype", "set_default_tensor_type", "set_anomaly_enabled")),
 )  # fmt: skip
+MODES_OF_DISPATCH = ((torch.utils._python_dispatch.TorchDispatchMode, "__enter__"),
+                     (torch.utils._python_dispatch.TorchDispatchMode, "__exit__"))  # fmt: skip
+# What looks at tensors by itself, those of modules among them: tracers and compilers.
+LOOKING = (
+    (torch.export, "export"), (torch.onnx, "export"), (torch.jit, "trace"), (torch.jit, "trace_module"), (torch.jit, "script"),
+    (torch.fx.experimental.proxy_tensor._MakefxTracer, "trace"),
+)  # fmt: skip
+SCRIPTS = ((torch._C.ScriptFunction, "__call__"), (torch._C.ScriptMethod, "__call__"))
+SWAP = (torch.utils, "swap_tensors")
 GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
 _ours: set[Callable[..., Any]] = set()
 
@@ -64,13 +78,15 @@ def take_over(active: Active) -> None:
         _as_before_to_dynamo(ours, group)
         torch._C._group_tensors_by_device_and_dtype = ours
     _replace_handler()
-    for places, wrapped in ((NATIVE, _with_tensors), (WATCHING, functools.partial(_watched, active=active)),
-                            ([GRADIENT], functools.partial(grad_and_value, active=active)),
-                            ([(torch.autograd, "backward")], functools.partial(_settled, active=active))):  # fmt: skip
+    kinds = (
+        (NATIVE, _with_tensors), (WATCHING, _watched), (MODES_OF_DISPATCH, _watched), ([GRADIENT], grad_and_value), ([SWAP], _swapping),
+        (LOOKING, _paused), (((torch.autograd, "backward"), *SCRIPTS), _settled),
+    )  # fmt: skip
+    for places, wrapped in kinds:
         for module, name in places:
             function = getattr(module, name)
             if not _is_ours(function):
-                ours = _noted(wrapped(function))
+                ours = _noted(wrapped(function, active))
                 _as_before_to_dynamo(ours, function)
                 setattr(module, name, ours)
 
@@ -96,11 +112,14 @@ def _replace_handler() -> None:
             module.handle_torch_function = ours  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _with_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Native code that takes tensors as they are."""
+def _with_tensors(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Native code that takes tensors as they are, behind what is recorded, which may write them."""
 
     @functools.wraps(function)
     def taken(*args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        if recorder is not None and not recorder.at_work:
+            recorder.settle()
         return function(*real(args), **real(kwargs)) if has_handle(args, kwargs) else function(*args, **kwargs)
 
     return taken
@@ -115,6 +134,27 @@ def _settled(function: Callable[..., Any], active: Active) -> Callable[..., Any]
         return function(*real(args), **real(kwargs)) if recorder is None else recorder.settle_before(function, args, kwargs)
 
     return taken
+
+
+def _paused(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        return function(*args, **kwargs) if recorder is None else recorder.pause_for(function, args, kwargs)
+
+    return taken
+
+
+def _swapping(swap: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """PyTorch swaps nothing that is referred to weakly, as by us."""
+
+    @functools.wraps(swap)
+    def taken(t1: torch.Tensor, t2: torch.Tensor) -> Any:
+        forget_mark(t1)
+        forget_mark(t2)
+        return swap(t1, t2)
+
+    return _paused(taken, active)
 
 
 def _no_inference(enter: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -137,7 +177,7 @@ def _recorded_instead(callback_of: Callable[..., Any], active: Active) -> Callab
     @functools.wraps(callback_of)
     def taken(callback: Any) -> Any:
         recorder = active()
-        if recorder is None or recorder.follower.stopped or callback is False:
+        if recorder is None or recorder.follower.stopped or recorder.paused or callback is False:
             return callback_of(callback)
         count_no_frames()
         return None
@@ -149,7 +189,7 @@ def _watched(function: Callable[..., Any], active: Active) -> Callable[..., Any]
     @functools.wraps(function)
     def taken(*args: Any, **kwargs: Any) -> Any:
         recorder = active()
-        if recorder is None:
+        if recorder is None or recorder.at_work:
             return function(*args, **kwargs)
         recorder.settle()
         try:
@@ -167,7 +207,7 @@ def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_ours(function: Any) -> bool:
     """Whether it is, or wraps one: an optimizer's class wraps its own step when it is first used."""
-    while function is not None and function not in _ours:
+    while function is not None and not (isinstance(function, Hashable) and function in _ours):  # methods of C++ are not hashable
         function = getattr(function, "__wrapped__", None)
     return function is not None
 

@@ -6,6 +6,7 @@ does every method and attribute here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from operator import is_
 from types import MethodType
@@ -41,13 +42,35 @@ class LazyTensor(torch.Tensor):
         return func(*(real(each) for each in args), **{name: real(each) for name, each in (kwargs or {}).items()})
 
     def __iter__(self) -> Iterator[Any]:
+        if self.dim() == 0:  # pyright: ignore[reportAttributeAccessIssue]
+            raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))  # pyright: ignore[reportAttributeAccessIssue]
 
     def __deepcopy__(self, memo: dict[int, object]) -> torch.Tensor:
-        return real(self).__deepcopy__(memo)
+        value = self._up_to_now()
+        with torch._C.DisableTorchFunction():
+            copied = value.__deepcopy__(memo)
+            if self._is_parameter():
+                return torch.nn.Parameter(copied.detach(), copied.requires_grad)
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        return real(self).__reduce_ex__(protocol)  # pyright: ignore[reportArgumentType]
+        value = self._up_to_now()
+        if self._is_parameter():
+            with torch._C.DisableTorchFunction():
+                value = torch.nn.Parameter(value.detach(), value.requires_grad)
+        vars(value).update({name: each for name, each in vars(self).items() if name != "_is_param"})
+        return value.__reduce_ex__(protocol)  # pyright: ignore[reportArgumentType]
+
+    def _up_to_now(self) -> torch.Tensor:
+        """The tensor, behind all that is recorded, which may write it."""
+        self._follower.recorder.settle()
+        return real(self)
+
+    def _is_parameter(self) -> bool:
+        """As PyTorch marks parameters that are made of other tensors than its own."""
+        return bool(vars(self).get("_is_param"))
 
     def __getattr__(self, name: str) -> Any:
         """What somebody has set on the tensor that this one stands for: nothing before that is there. Modules ask whatever they are given
@@ -76,23 +99,37 @@ def real(value: Any) -> Any:
         if value._value is None:
             raise RuntimeError("disc.lazy: the tensor was not computed: a call recorded before it failed")
         return value._value
-    if kind is list or kind is tuple:
+    if isinstance(value, list | tuple):
         items = [real(each) for each in value]
-        return value if all(map(is_, items, value)) else kind(items)
-    if kind is dict:
+        return value if all(map(is_, items, value)) else kind(items) if kind is list or kind is tuple else _with_items(value, items)
+    if isinstance(value, dict):
         items = [real(each) for each in value.values()]
-        return value if all(map(is_, items, value.values())) else dict(zip(value, items, strict=True))
+        if all(map(is_, items, value.values())):
+            return value
+        found = {} if kind is dict else copy.copy(value)
+        found.update(zip(value, items, strict=True))
+        return found
     if kind is slice:
         return slice(real(value.start), real(value.stop), real(value.step))
     return value
 
 
-def become_plain(handle: LazyTensor) -> None:
+def _with_items(value: Any, items: list[Any]) -> Any:
+    """A sequence of a class of its own with others in it."""
+    if isinstance(value, tuple):
+        made = getattr(type(value), "_make", type(value))  # of named tuples
+        return made(items)
+    found = copy.copy(value)
+    found[:] = items
+    return found
+
+
+def become_plain(handle: LazyTensor, *, itself: bool = False) -> None:
     """Makes an object that stands for a tensor that tensor, of PyTorch's own class: others may hold it anywhere. One without a value,
     as a call before it failed, stays what it is, and says so.
 
     Where somebody holds the tensor as another object, both have the same memory: PyTorch has one object for a tensor. What gradients are
-    written to cannot be two, and stays what it is, which hands all over to that."""
+    written to cannot be two, and stays what it is, which hands all over to that; and so does any other with `itself`."""
     value = handle._value
     if value is None:
         return
@@ -103,7 +140,7 @@ def become_plain(handle: LazyTensor) -> None:
     assert handle._value is not None
     if value_holders(handle) > shared or not _swapped(handle, handle._value):
         value = handle._value
-        if value.requires_grad and (value.is_leaf or value.retains_grad):
+        if itself or (value.requires_grad and (value.is_leaf or value.retains_grad)):
             return
         with torch.enable_grad():
             same = value.view_as(value) if value.requires_grad else value.detach()

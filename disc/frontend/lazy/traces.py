@@ -56,7 +56,8 @@ class Step:
     results: the leaves of `form`, or a single one; line: of the user, "file.py:3"; trace: the same as PyTorch writes it. ahead: compiled
     traces that go through it, or end here. alone: it cannot be part of a compiled program; writes: it changes an argument. turned: it, or
     one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were; turns: the values that
-    it wrote so.
+    it wrote so. passed: gradients of other values that are kept go through one that it makes. ends: the trace ends behind it, as
+    gradients of what it makes are asked for later: these are no results of the program that makes both.
     """
 
     func: Callable[..., Any]
@@ -77,6 +78,8 @@ class Step:
     writes: bool = False
     turned: bool = False
     turns: frozenset[int] = frozenset()
+    passed: bool = False
+    ends: bool = False
     segment: Segment = field(default_factory=lambda: Segment())
 
     def steps(self) -> list[Step]:
@@ -88,18 +91,35 @@ class Step:
         return found[::-1]
 
 
+_marks: dict[int, tuple[weakref.ref[torch.Tensor], object]] = {}
+
+
+def mark_of(tensor: torch.Tensor) -> object:
+    """An object of a tensor's own, for as long as that lives."""
+    key = id(tensor)
+    known = _marks.get(key)
+    if known is None:
+        known = _marks[key] = weakref.ref(tensor, lambda _: _marks.pop(key, None)), object()
+    return known[1]
+
+
+def forget_mark(tensor: torch.Tensor) -> None:
+    """Has nothing refer to a tensor weakly: PyTorch swaps none that something refers to so."""
+    _marks.pop(id(tensor), None)
+
+
 @dataclass(eq=False)
 class History:
     """What runs by PyTorch have shown, of one trace or of traces that differ by numbers of steps alone.
 
-    runs: since a program was made; written: inputs that they write; kept: those that were the same tensors the time before; inputs: of the
-    last time, shapes: theirs; varied: dims that have not had one size, as input and place.
+    runs: since a program was made; written: inputs that they write; kept: those that were the same tensors the time before; inputs: marks
+    of those of the last time, shapes: theirs; varied: dims that have not had one size, as input and place.
     """
 
     runs: int = 0
     written: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
-    inputs: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    inputs: list[object] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
     varied: frozenset[tuple[int, int]] = frozenset()
 
@@ -108,8 +128,9 @@ class History:
         self.runs += 1
         inputs = run.inputs
         self.written |= frozenset(run.written())
-        self.kept = frozenset(number for number, (held, each) in enumerate(zip(self.inputs, inputs, strict=False)) if held() is each)
-        self.inputs = [weakref.ref(each) for each in inputs]
+        marks = [mark_of(each) for each in inputs]
+        self.kept = frozenset(number for number, (before, now) in enumerate(zip(self.inputs, marks, strict=False)) if before is now)
+        self.inputs = marks
         shapes = [each.shape for each in inputs]
         self.varied |= frozenset((number, dim) for number, (before, now) in enumerate(zip(self.shapes, shapes, strict=False))
                                  for dim, (was, size) in enumerate(zip(before, now, strict=True)) if was != size)  # fmt: skip

@@ -9,6 +9,7 @@ that differ by the numbers of steps alone have the same names by parts, and such
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -177,7 +178,8 @@ class Unrolled:
     """The parts of a trace. loops: by their places among these; where: for each value its part, its number in a step, and the step."""
 
     def __init__(self, outline: Outline) -> None:
-        self.steps, self.scalars, self.outline = list(map(_as_others, outline.steps)), outline.run.scalars, outline
+        self.steps, self.scalars = list(map(_as_others, outline.steps)), outline.run.scalars
+        self.outline: Outline = weakref.proxy(outline)  # which may have this: nothing is to keep the run's tensors
         self.parts, self.loops = list[Part](), dict[int, Loop]()
         self.where: list[tuple[int, int, int]] = []
         self.turned = frozenset(number for step in self.steps for number in step.turns)  # to requiring gradients

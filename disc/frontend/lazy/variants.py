@@ -10,6 +10,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
+from disc.errors import WrittenError
 from disc.frontend.dynamo import plain_executable
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
 from disc.frontend.lazy.reached import leave_others
@@ -21,6 +22,14 @@ from disc.ral._ral import LazyBinding, LazyProgram, overlapping
 MOST_KNOWN = 256  # values of a trace's symbols whose consequences are kept
 Program = Callable[[list[object]], Sequence[object]]
 Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
+
+
+class ProgramFailedError(Exception):
+    """A program has failed, and has written nothing."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,8 @@ class Variant:
     binding: finds the values of `symbols` in a run, and knows which values the program computes; general: those that the program takes,
     floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
     asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; reached: then, where
-    gradients do not go to all inputs, result → those that its gradients go to. known: by values of the symbols, of the last runs.
+    gradients do not go to all inputs, result → those that its gradients go to; apart: inputs that none go to. known: by values of the
+    symbols, of the last runs.
     native: the program where values are all that it makes; it runs without Python.
     """
 
@@ -102,6 +112,7 @@ class Variant:
     differentiable: bool
     repeatable: bool
     reached: Mapping[int, frozenset[int]]
+    apart: frozenset[int]
     label: str
     known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
     native: LazyProgram | None = field(init=False, default=None)
@@ -164,7 +175,7 @@ class Variant:
         return torch.Size(each if isinstance(each, int) else int(each[0](*(symbols[name] for name in each[1]))) for each in formulas)
 
     def execute(self, run: Run, values: Sequence[float]) -> None:
-        """Computes the values of a run that fits, and writes what it writes."""
+        """Computes the values of a run that fits, and writes what it writes. Raises: ProgramFailedError, before it writes."""
         if profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
             with profiler.record_function(self.label):
                 self._finish(run, self._results(run.inputs, values))
@@ -185,6 +196,8 @@ class Variant:
         """Of the program; each in memory of its own, unless it knows itself what shares memory, or it is what an input becomes, where that
         lies."""
         given = list[Any](inputs)
+        for number in self.apart:  # a way back that begins in the program does not lead there
+            given[number] = inputs[number].detach()
         for place, dtype in self._numbers:
             given.append(values[place] if dtype is None else torch.tensor(values[place], dtype=dtype))
         gradients = torch.is_grad_enabled()
@@ -192,6 +205,10 @@ class Variant:
             torch._C._set_grad_enabled(self.differentiable)
         try:
             results = cast("Sequence[torch.Tensor]", self.program(given))
+        except WrittenError:
+            raise
+        except Exception as error:
+            raise ProgramFailedError(error) from error
         finally:
             if gradients != self.differentiable:
                 torch._C._set_grad_enabled(gradients)

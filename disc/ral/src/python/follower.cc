@@ -106,6 +106,17 @@ class Cleared {
   Run& run_;
 };
 
+// Within a handler: what Python calls without the binding has to end with Python's error.
+void set_error() {
+  try {
+    throw;
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
 bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
 
 Py_ssize_t slot_of(nb::handle type, const char* name) {
@@ -124,14 +135,14 @@ std::vector<nb::object> all_of(nb::handle sequence) {
 
 bool holds_handle(PyObject* value, PyTypeObject* handle) {
   if (Py_IS_TYPE(value, handle)) return true;
-  if (PyTuple_Check(value) || PyList_CheckExact(value)) {
+  if (PyTuple_Check(value) || PyList_Check(value)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
       if (holds_handle(PySequence_Fast_GET_ITEM(value, i), handle)) return true;
     }
   } else if (PySlice_Check(value)) {
     const auto* range = reinterpret_cast<PySliceObject*>(value);
     return holds_handle(range->start, handle) || holds_handle(range->stop, handle) || holds_handle(range->step, handle);
-  } else if (PyDict_CheckExact(value)) {
+  } else if (PyDict_Check(value)) {
     PyObject *name = nullptr, *each = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
       if (holds_handle(each, handle)) return true;
@@ -218,6 +229,7 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
     if (inside || arguments.count == 0 || !is_tensor(arguments.values[0])) return false;
     return plain();
   }
+  if (nodes_[static_cast<size_t>(run_->here)].ends) return false;
   if (role % 8 == kRead || role % 8 == kPerhapsRead || !run_->deferring || run_->pending >= kMostPending) return false;
   if (role % 8 == kBackward) {
     const bool mine = arguments.count > 0 && Py_TYPE(arguments.values[0]) == reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()) &&
@@ -239,8 +251,8 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
   ++recorded_;
   recording_ns_ += now() - began;
   return true;
-} catch (nb::python_error& error) {
-  error.restore();
+} catch (...) {
+  set_error();
   run_->forget(mark_);
   result = nullptr;
   return true;
@@ -267,8 +279,8 @@ bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& r
     result = Py_NewRef(handle);
   }
   return true;
-} catch (nb::python_error& error) {
-  error.restore();
+} catch (...) {
+  set_error();
   result = nullptr;
   return true;
 }
@@ -569,7 +581,7 @@ nb::object Follower::next(const DescribedCall& call) {
 }
 
 int32_t Follower::add_step(int32_t number, nb::handle step) {
-  nodes_.push_back({nb::borrow(step), {}, nb::list(), Form::kSingle, nb::none(), nb::list()});
+  nodes_.push_back({nb::borrow(step), {}, nb::list(), Form::kSingle, nb::none(), nb::list(), false});
   ahead.push_back(0);
   return number;
 }

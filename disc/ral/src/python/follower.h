@@ -95,6 +95,7 @@ class Follower {
   // A new run. state: the default dtype that the step is the root for.
   nb::object begin(nb::handle step, int32_t number, nb::handle state);
   // The programs that a run which ends behind this step is tried with, before Python chooses.
+  void set_ends(int32_t step) { nodes_.at(static_cast<size_t>(step)).ends = true; }
   void set_programs(int32_t step, const nb::list& programs) { nodes_.at(static_cast<size_t>(step)).programs = programs; }
   int32_t add_root() { return add_step(tree_.add_root(), nb::none()); }
   void finish(nb::handle run);
@@ -138,6 +139,7 @@ class Follower {
     Form form = Form::kSingle;
     nb::object spec;
     nb::list programs;
+    bool ends = false;  // the trace ends behind it, whatever comes
   };
 
   // A read of one handle, as by a method without arguments: whether that is what the call is; else as `fast`.

@@ -73,9 +73,16 @@ bool Follower::concerns(PyObject* value) const {
     PyObject* tensor = HandleFields::at(value, framework_.fields.value);
     return tensor && tensor != Py_None && concerns(tensor);
   }
-  if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+  if (PyTuple_Check(value) || PyList_Check(value)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
       if (concerns(PySequence_Fast_GET_ITEM(value, i))) return true;
+    }
+    return false;
+  }
+  if (PyDict_Check(value)) {
+    PyObject *name = nullptr, *each = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
+      if (concerns(each)) return true;
     }
     return false;
   }

@@ -315,6 +315,7 @@ void bind_followers(nb::module_& module) {
       .def("follow", &follow, nb::arg("function"), nb::arg("arguments"), nb::arg("keywords"))
       .def("add_root", &Follower::add_root)
       .def("set_results", &Follower::set_results, nb::arg("step"), nb::arg("codes"), nb::arg("made"), nb::arg("form").none())
+      .def("set_ends", &Follower::set_ends, nb::arg("step"))
       .def("set_ahead", [](Follower& self, int32_t step) { self.ahead.at(static_cast<size_t>(step)) = 1; }, nb::arg("step"))
       .def("go_to", &Follower::go_to, nb::arg("call"), nb::arg("step"), nb::arg("number"))
       .def("hand_out", &Follower::hand_out, nb::arg("facts"), nb::arg("value"))

@@ -82,7 +82,8 @@ bool LazyProgram::compute(const Run& run, const Bound& bound) const {
   if (status == RAL_ERROR_CANCELLED && PyErr_Occurred()) nb::raise_python_error();
   if (status != RAL_OK) return false;
 
-  const Kind kind = inputs.kind(nb::none());
+  const nb::object like = context_.attr("like");
+  const Kind kind = inputs.kind(like);
   std::vector<nb::object> made(static_cast<size_t>(outputs.count()));
   for (const auto& [value, place] : values_) {
     if (made[place].is_valid() || !run.is_live(value)) continue;

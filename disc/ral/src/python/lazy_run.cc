@@ -273,7 +273,6 @@ void Run::clear() {
   versions.clear();
   twins.clear();
   bounds.clear();
-  const nb::object last_step = std::move(step);
   for (PyObject* each : old) Py_DECREF(each);
 }
 

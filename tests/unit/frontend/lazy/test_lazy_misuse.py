@@ -115,6 +115,32 @@ def test_a_parameter_is_changed_while_it_is_needed() -> None:
     both(late)
 
 
+def test_a_class_that_there_is_not() -> None:
+    """An op of the program has other words and another exception for it than the call."""
+    w = nn.Parameter(W.clone())
+    for n in range(6):
+        with disc.lazy():
+            loss = nn.functional.cross_entropy(X @ w, torch.tensor([0, 1, 7 if n in (3, 5) else 2]))
+            if n in (3, 5):
+                with pytest.raises(IndexError, match="Target 7 is out of bounds") as raised:
+                    loss.item()
+                assert "test_lazy_misuse.py:" in "".join(raised.value.__notes__)
+            else:
+                assert loss.item() > 0
+                loss.backward()
+    assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_recording_ends_within_another_mode() -> None:
+    before = torch._C._len_torch_function_stack()
+    disc.lazy.enable()
+    with torch.device("meta"):
+        disc.lazy.disable()
+        assert torch.zeros(2).is_meta
+    assert torch._C._len_torch_function_stack() == before
+    assert torch.zeros(2).tolist() == [0, 0]
+
+
 def test_an_exception_between_recorded_calls() -> None:
     total = torch.zeros(3)
 

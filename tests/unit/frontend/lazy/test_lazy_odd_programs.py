@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import disc
 from disc.errors import DiscError
@@ -308,11 +312,277 @@ def sparse_gradients() -> Step:
     return step
 
 
+def of_sizes_alone() -> Step:
+    """No tensor goes in."""
+
+    def step(count: int) -> list[object]:
+        with torch.device("cpu"):
+            y = torch.ones(count, 2) * 2
+        return [(torch.ones(count) + 1).tolist(), y]
+
+    return step
+
+
+def two_heads_of_a_trunk_that_is_freed() -> Step:
+    """The gradients of the second head were silently none."""
+    trunk, first, second = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def step(count: int) -> list[object]:
+        for each in (trunk, first, second):
+            each.zero_grad()
+        middle = torch.tanh(trunk(rows(count)))
+        first(middle).square().sum().backward()
+        loss = second(middle).square().sum()
+        value = loss.item()
+        loss.backward(inputs=list(second.parameters()))
+        return [value, second.weight.grad, trunk.weight.grad]
+
+    return step
+
+
+def a_graph_that_is_retained_though_its_weights_are_written() -> Step:
+    layer = nn.Linear(4, 3)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad()
+        loss = torch.tanh(layer(rows(count + 1)) @ layer.weight).sum()
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            layer.weight.mul_(0.9)
+        value = loss.item()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        return [value, layer.weight.grad]
+
+    return step
+
+
+def outputs_of_other_sizes() -> Step:
+    largest, places, product = torch.empty(0), torch.empty(0, dtype=torch.int64), torch.zeros(4, 4)
+
+    def step(count: int) -> list[object]:
+        x = rows(count) * 1.5
+        torch.max(x, 1, out=(largest, places))
+        torch.mm(x.t(), x, out=product)
+        return [largest.clone(), places + 1, product.clone()]
+
+    return step
+
+
+def another_default_dtype() -> Step:
+    def step(count: int) -> list[object]:
+        x = rows(count) * 2
+        before = (x > 0) * 1.5
+        torch.set_default_dtype(torch.float64)
+        try:
+            within = (x > 0) * 1.5
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return [before, within, (x > 0) * 1.5, within.dtype is torch.float64]
+
+    return step
+
+
+class _Names(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def modes_of_dispatch() -> Step:
+    """They see each call, once."""
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        x = rows(count) * 2
+        with _Names() as names:
+            y = torch.tanh(layer(x)).sum()
+        with FlopCounterMode(display=False) as flops:
+            layer(x).sum().backward()
+        return [y.item(), *(each == "aten.tanh.default" for each in names.seen), flops.get_total_flops(), (x + 1).sum().item()]
+
+    return step
+
+
+def others_that_trace() -> Step:
+    layer, weight = nn.Linear(4, 4), torch.linspace(-1, 1, 16).view(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+    script: Any = torch.jit.script(nn.Sequential(copy.deepcopy(layer), nn.Tanh()))
+
+    def step(count: int) -> list[object]:
+        x = rows(count) * 2
+        made = nn.Linear(4, 2)  # its weights are recorded
+        with torch.no_grad():
+            made.weight.fill_(0.5)
+            made.bias.zero_()
+        results: list[object] = [script(x), script(x + weight.sum())]
+        if count > 2:
+            traced, exported = FUNCTIONS.jit.trace(made, (x,)), torch.export.export(made, (x,))
+            results += [
+                traced(x + 1),
+                exported.module()(x),
+                torch.jit.script(made)(x),
+                len(FUNCTIONS.fx.experimental.proxy_tensor.make_fx(lambda x: x.sin() + 1)(x).graph.nodes),
+            ]
+        return [*results, (x + 1).sum().item()]
+
+    return step
+
+
+def functions_that_hold_lazy_tensors() -> Step:
+    """Within a reentrant checkpoint PyTorch runs the code in a function of its own."""
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad()
+        x = (rows(count) * 2).requires_grad_()
+        factor = rows(count).abs().sum() + 1
+        y = checkpoint(lambda x: torch.tanh(layer(x)) * factor, x, use_reentrant=True)
+        y.sum().backward()
+        return [y.detach(), x.grad, layer.weight.grad, factor.item()]
+
+    return step
+
+
+class _Tagged(Tensor):
+    pass
+
+
+def tensors_of_other_classes() -> Step:
+    def step(count: int) -> list[object]:
+        x, tagged = rows(count) * 2, rows(count).as_subclass(_Tagged)
+        both = [x * tagged, tagged + x, torch.add(x, tagged)]
+        return [*(type(each) is _Tagged for each in both), *(each.as_subclass(Tensor) for each in both), x.sum().item()]
+
+    return step
+
+
+def hooks_of_all_modules() -> Step:
+    """The parts of a compiled program are none: `nonzero` is PyTorch's."""
+    layer, seen = nn.Linear(4, 4), list[str]()
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        seen.clear()
+        handle = nn.modules.module.register_module_forward_hook(lambda module, given, result: seen.append(type(module).__name__))
+        try:
+            y = layer(rows(count))
+            place = torch.ones(count).topk(min(count, 1)).values + torch.as_strided(y.detach() + 1, (count, 2), (4, 1)).sum()
+            y.square().sum().backward()
+            return [y, place, len(seen)]
+        finally:
+            disc.lazy.flush()
+            assert seen == ["Linear"]
+            handle.remove()
+
+    return step
+
+
+def native_code_reads_what_is_written_before() -> Step:
+    buffer = torch.zeros(4)
+
+    def step(count: int) -> list[object]:
+        y = rows(count) * 2
+        disc.lazy.flush()
+        y.add_(1)
+        copied = [copy.deepcopy(y), pickle.loads(pickle.dumps(y.mul_(2)))]
+        buffer.add_(y.sum(0))
+        return [*copied, torch.from_dlpack(FUNCTIONS.utils.dlpack.to_dlpack(buffer)).clone(), y, buffer.clone()]
+
+    return step
+
+
+def gradients_of_what_the_loss_is_made_of() -> Step:
+    """They are asked for when the loss has been read, and its program would be one with theirs."""
+    first, last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def step(count: int) -> list[object]:
+        seen, results = list[Tensor](), list[object]()
+        for ask in range(3):
+            middle = torch.tanh(first(rows(count + 1)))
+            scores = last(middle)
+            best = int(scores.sum(0).argmax().item())
+            loss = scores[:, best].sum()
+            if ask == 0:
+                results += [best, *torch.autograd.grad(loss, [middle, first.weight])]
+                continue
+            if ask == 1:
+                middle.register_hook(seen.append)
+            else:
+                middle.retain_grad()
+            loss.backward(inputs=[middle, last.weight])
+            results += [middle.grad, last.weight.grad, len(seen), *seen]
+            last.weight.grad = None
+        return results
+
+    return step
+
+
+class _Pair(NamedTuple):
+    one: Tensor
+    other: Tensor
+
+
+def sequences_of_other_classes() -> Step:
+    def step(count: int) -> list[object]:
+        x = rows(count) * 2
+        pair = _Pair(x, x + 1)
+        ordered = OrderedDict(input=x, mat2=x.t() + 1)
+        return [
+            torch.stack(pair),
+            torch.cat(x.sort(1)[:1] + pair),
+            torch.mm(**ordered),
+            FUNCTIONS._foreach_add(pair, 1),
+            (x + 1).sum().item(),
+        ]
+
+    return step
+
+
+def weights_that_are_swapped() -> Step:
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    nn.init.constant_(one.weight, 0.2)
+    nn.init.constant_(other.weight, 0.3)
+
+    def step(count: int) -> list[object]:
+        y = one(rows(count)) - other(rows(count) * 2)
+        torch.utils.swap_tensors(one.weight, other.weight)
+        return [y, one.weight.detach().clone(), one(rows(count)).sum().item()]
+
+    return step
+
+
+def gradients_that_are_no_numbers() -> Step:
+    weight = nn.Parameter(torch.ones(4))
+
+    def step(count: int) -> list[object]:
+        weight.grad = None
+        with warnings.catch_warnings(), torch.autograd.detect_anomaly():
+            warnings.simplefilter("ignore")
+            y = ((weight * 0).sqrt() * rows(count + 1)).sum()
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                y.backward()
+        (weight * rows(count)).sum().backward()
+        return [weight.grad, (rows(count) + 1).sum().item()]
+
+    return step
+
+
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
     gradients_through_what_was_read, gradients_of_gradients_of_what_was_read, losses_that_are_held, gradients_that_come_in_place,
-    tensors_as_numbers, inference, sparse_gradients,
+    tensors_as_numbers, inference, sparse_gradients, of_sizes_alone, two_heads_of_a_trunk_that_is_freed,
+    a_graph_that_is_retained_though_its_weights_are_written, outputs_of_other_sizes, another_default_dtype, modes_of_dispatch,
+    others_that_trace, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
+    gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
+    gradients_that_are_no_numbers,
 )  # fmt: skip
 
 

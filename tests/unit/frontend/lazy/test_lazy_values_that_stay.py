@@ -169,3 +169,32 @@ def test_objects_are_freed() -> None:
     first = weakref.ref(given[0])
     given.clear()
     assert first() is None and not lazy_ones()
+
+
+def test_parameters_that_are_made_while_calls_are_recorded() -> None:
+    """They are parameters, and so are their copies; hooks get the object itself."""
+    seen = list[Tensor]()
+    gc.disable()  # nothing of ours may hold them until a collection
+    try:
+        with disc.lazy():
+            model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 2))
+            for each in model.parameters():
+                each.label = "mine"  # pyright: ignore[reportAttributeAccessIssue]
+            copies = copy.deepcopy(model).to(torch.float64), pickle.loads(pickle.dumps(model))
+            for each in model.parameters():
+                each.register_post_accumulate_grad_hook(seen.append)
+            for count in (3, 3, 3, 5):
+                seen.clear()
+                model.zero_grad()
+                model(torch.ones(count, 4)).square().sum().backward()
+                assert {id(each) for each in seen} == {id(each) for each in model.parameters()}
+                with pytest.raises(TypeError, match="iteration over a 0-d tensor"):
+                    list(torch.ones(count).sum() + 1)
+    finally:
+        gc.enable()
+    assert all(type(each) is nn.Parameter for each in model.parameters())
+    for other in copies:
+        assert all(type(each) is nn.Parameter for each in other.parameters())
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(mine.double(), theirs.double())
+            assert mine.grad is not None and theirs.grad is None and theirs.requires_grad
