@@ -19,7 +19,7 @@ from disc.frontend.eager_strides import Decomposition
 from disc.frontend.tiled_gradients import may_tile, tiled_gradient
 
 aten = torch.ops.aten
-MOST_PER_IMAGE = 1 << 17  # elements of a weight up to which each image has a product of its own: more would not fit a cache
+MOST_PER_IMAGE = 1 << 17  # elements of a weight up to which, and if dynamic, each image has its own product: more would not fit a cache
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def convolution_backward(
         by_input = _by_input(gradient, x, weight, sliding)
     if output_mask[1]:
         wide, narrow = (gradient, x) if transposed else (x, gradient)
-        tiled = (sliding.stride, sliding.dilation, [groups]) == ([1] * count, [1] * count, [1]) and may_tile(wide, weight)
+        plain = isinstance(groups, int) and (sliding.stride, sliding.dilation, groups) == ([1] * count, [1] * count, 1)
+        tiled = plain and may_tile(wide, weight)
         by_weight = tiled_gradient(wide, narrow, weight, padding) if tiled else _by_weight(wide, narrow, weight, sliding)
     if output_mask[2]:
         by_bias = gradient.sum([0, *range(2, count + 2)])
@@ -136,19 +137,20 @@ def _by_weight(wide: Tensor, narrow: Tensor, weight: Tensor, sliding: Sliding) -
     kernel, space = list(weight.shape[2:]), list(narrow.shape[2:])
     columns = weight.shape[1] * math.prod(kernel)
     padded = F.pad(wide, [p for pad in reversed(sliding.padding) for p in (pad, pad)]) if any(sliding.padding) else wide
-    if weight.shape[0] * columns <= MOST_PER_IMAGE:
-        met = _met(padded, kernel, space, sliding, lead=2).reshape(batch, groups, columns, math.prod(space))
+    elements = weight.shape[0] * columns
+    if not isinstance(elements, int) or elements <= MOST_PER_IMAGE:
+        met = what_windows_meet(padded, kernel, space, sliding, lead=2).reshape(batch, groups, columns, math.prod(space))
         rows = narrow.reshape(batch, groups, weight.shape[0] // groups, math.prod(space))
         products = torch.matmul(met, rows.transpose(2, 3))
         total = products.to(torch.float32).sum(0).to(weight.dtype) if weight.dtype.itemsize < 4 else products.sum(0)
     else:
-        met = _met(padded.transpose(0, 1), kernel, space, sliding, lead=1).reshape(groups, columns, batch * math.prod(space))
+        met = what_windows_meet(padded.transpose(0, 1), kernel, space, sliding, lead=1).reshape(groups, columns, batch * math.prod(space))
         rows = narrow.transpose(0, 1).reshape(groups, weight.shape[0] // groups, batch * math.prod(space))
         total = torch.matmul(met, rows.transpose(1, 2))
     return total.transpose(1, 2).reshape(weight.shape)
 
 
-def _met(padded: Tensor, kernel: Sequence[int], space: Sequence[int], sliding: Sliding, *, lead: int) -> Tensor:
+def what_windows_meet(padded: Tensor, kernel: Sequence[int], space: Sequence[int], sliding: Sliding, *, lead: int) -> Tensor:
     """What each place of the kernel meets at each position: [images, channels, kernel..., positions...], or, with the dims of the kernel
     at `lead` 1 of what has its channels first, [channels, kernel..., images, positions...].
 

@@ -33,7 +33,6 @@ from disc.frontend.effect_tokens import CHECKS, PRINTS
 from disc.frontend.folded_numbers import steps_apart
 from disc.frontend.in_place import PARTS, RetraceError, Write, local_writes
 from disc.frontend.locations import line_text
-from disc.frontend.rules.max_pooling import looks_in_large_windows
 from disc.frontend.symbols import to_shape, to_size
 from disc.frontend.user_lowerings import check_promise, check_trace, failed_lowering, lowering_of
 
@@ -261,7 +260,8 @@ class _Writer:
     def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | str:
         """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`; or why there is none, "" if there is
         nothing to say."""
-        function = lowering_of(op) or PARTLY_LOWERED.get(op, find_decomposition(op)) if _makes_tensors(node) else None
+        _, partly = PARTLY_LOWERED.get(op, (None, None))
+        function = lowering_of(op) or partly or find_decomposition(op) if _makes_tensors(node) else None
         if function is None:
             return ""
         key = _kind(node, op)
@@ -322,10 +322,10 @@ def _as_promised(result: object, value: object) -> object:
 
 
 def is_lowered(node: fx.Node, op: torch._ops.OpOverload) -> bool:
-    """Whether a rule takes the call: those of maxima find no places in large windows. A lowering of the user's comes before it."""
+    """Whether a rule takes the call. A lowering of the user's comes before it."""
     if lowering_of(op) is not None:
         return False
-    return has_lowering(op) and not (op in PARTLY_LOWERED and looks_in_large_windows(node))
+    return has_lowering(op) and not (op in PARTLY_LOWERED and PARTLY_LOWERED[op][0](node))
 
 
 def _makes_tensors(node: fx.Node) -> bool:

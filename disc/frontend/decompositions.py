@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
 from disc.frontend import (
@@ -17,6 +17,7 @@ from disc.frontend import (
     encoder_layers,
     foreach,
     fractional_pools,
+    grouped_convolutions,
     loss_gradients,
     matrix_functions,
     multinomials,
@@ -33,7 +34,9 @@ from disc.frontend import (
 )
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
+from disc.frontend.grouped_convolutions import has_dynamic_groups
 from disc.frontend.layer_formulas import gelu, native_group_norm, native_layer_norm, wide
+from disc.frontend.rules.max_pooling import looks_in_large_windows
 from disc.frontend.user_lowerings import lowering_of, registered_table
 
 aten = torch.ops.aten
@@ -340,6 +343,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **composites.TABLE,
     **foreach.SCALED,
     **convolution_gradients.TABLE,
+    **grouped_convolutions.TABLE,
     **distance_gradients.TABLE,
     **loss_gradients.TABLE,
     **encoder_layers.TABLE,
@@ -354,10 +358,11 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 
 
-# A rule takes some calls of these: the others give way to a decomposition, which is better than none.
-PARTLY_LOWERED: dict[torch._ops.OperatorBase, Decomposition] = {
-    aten.max_pool2d_with_indices.default: windows.maximum_with_indices_2d,
-    aten.max_pool3d_with_indices.default: windows.maximum_with_indices_3d,
+# A rule takes some calls of these: the others, which are told by the function, give way to the decomposition, which is better than none.
+PARTLY_LOWERED: dict[torch._ops.OperatorBase, tuple[Callable[[fx.Node], bool], Decomposition]] = {
+    aten.max_pool2d_with_indices.default: (looks_in_large_windows, windows.maximum_with_indices_2d),
+    aten.max_pool3d_with_indices.default: (looks_in_large_windows, windows.maximum_with_indices_3d),
+    aten.convolution.default: (has_dynamic_groups, grouped_convolutions.convolution),
 }
 
 

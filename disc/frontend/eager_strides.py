@@ -20,7 +20,7 @@ def keep_strides(op: torch._ops.OpOverload, decomposition: Decomposition) -> Dec
     @functools.wraps(decomposition)
     def kept(*args: object, **kwargs: object) -> object:
         result = decomposition(*args, **kwargs)
-        if all(_is_row_major(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
+        if result is NotImplemented or all(_is_row_major(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
             return result  # so are the results of the op and of its decomposition
         with disable_proxy_modes_tracing():
             try:

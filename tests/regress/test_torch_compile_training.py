@@ -143,3 +143,29 @@ def test_sizes_of_at_least_one_and_numbers_by_angles() -> None:
         given = torch.randn(rows, 4, requires_grad=True), torch.randn(2, 4, 3, requires_grad=True)
         ours, eager = (torch.autograd.grad(each(*given), given) for each in (compiled, step))
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+class Padded(nn.Module):
+    def __init__(self, padding: tuple[int, ...], mode: str) -> None:
+        super().__init__()
+        self.padding, self.mode = padding, mode
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x.sin(), self.padding, self.mode)
+
+
+PADS = [(1, 2), (0, 3), (2, -1), (-1, 1), (1, 0, 2, 1), (1, 1, -1, 2), (0, 1, 1, 0, 2, 3)]
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+@pytest.mark.parametrize("padding", PADS)
+def test_padding(padding: tuple[int, ...], mode: str) -> None:
+    """The gradient of padding by the edge ran in eager mode."""
+    model = Padded(padding, mode)
+    compiled = torch.compile(model, backend="disc", dynamic=True, fullgraph=True, options={"strict": True})
+    for sizes in ((4, 4, 4), (5, 7, 4), (9, 4, 6)) if mode == "reflect" else ((2, 2, 2), (5, 3, 2), (3, 2, 7)):
+        given = [torch.randn(2, 3, *sizes[: len(padding) // 2]).requires_grad_()]
+        given.append(given[0].detach().clone().requires_grad_())
+        weights = torch.randn(model(given[0]).shape)
+        found = [torch.autograd.grad((each(x) * weights).sum(), x)[0] for each, x in zip((compiled, model), given, strict=True)]
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
