@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -53,10 +54,11 @@ class Axis:
         return (place < self.kernel).reshape([-1, *[1] * (-self.dim - 1)])
 
 
-def axes_of(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[Axis]:
-    kernels, paddings = list(kernel) * (2 // len(kernel)), list(padding) * (2 // len(padding))
-    strides = list(stride) * (2 // len(stride)) if stride else kernels
-    return [Axis(dim, x.shape[dim], *each) for dim, *each in zip((-2, -1), kernels, strides, paddings, strict=True)]
+def axes_of(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], count: int = 2) -> list[Axis]:
+    """Those of the last `count` dims."""
+    kernels, paddings = (list(each) * (count // len(each)) for each in (kernel, padding))
+    strides = list(stride) * (count // len(stride)) if stride else kernels
+    return [Axis(dim, x.shape[dim], *each) for dim, *each in zip(range(-count, 0), kernels, strides, paddings, strict=True)]
 
 
 def wide(gradient: Tensor) -> Tensor:
@@ -135,12 +137,12 @@ def _pairs(gradient: Tensor, indices: Tensor, rows: Axis, columns: Axis) -> Iter
 
 
 def average_backward(
-    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+    count: int, gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """A window's count may leave out padding, and always leaves out what hangs over the end."""
+    """count: dims of a window. Its elements may leave out padding, and always leave out what hangs over the end."""
     result = wide(gradient)
-    for axis in axes_of(x, kernel_size, stride, padding):
+    for axis in axes_of(x, kernel_size, stride, padding, count):
         if divisor_override is None:
             result = result / _lengths(axis, gradient.shape[axis.dim], count_include_pad).to(result.dtype)
         total = None
@@ -163,5 +165,6 @@ def _lengths(axis: Axis, count: int, padded: bool) -> Tensor:
 
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.max_pool2d_with_indices_backward.default: maximum_backward,
-    aten.avg_pool2d_backward.default: average_backward,
+    aten.avg_pool2d_backward.default: partial(average_backward, 2),
+    aten.avg_pool3d_backward.default: partial(average_backward, 3),
 }

@@ -57,7 +57,18 @@ def test_pools(ceil_mode: bool) -> None:
         for counted, divisor in ((True, None), (False, None), (True, 5)):
             average = (x, *numbers, ceil_mode, counted, divisor)
             gradient = torch.randn_like(aten.avg_pool2d(*average))
-            torch.testing.assert_close(average_backward(gradient, *average), aten.avg_pool2d_backward(gradient, *average))
+            torch.testing.assert_close(average_backward(2, gradient, *average), aten.avg_pool2d_backward(gradient, *average))
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_pools_of_three_dims(ceil_mode: bool) -> None:
+    x = torch.randn(2, 3, 7, 5, 8)
+    for stride, padding, counted, divisor in (
+        ([2, 1, 3], [1, 0, 1], True, None), ([], [0], True, None), ([3], [1, 1, 0], False, None), ([1], [1], True, 5),
+    ):  # fmt: skip
+        average = (x, [3, 2, 2], stride, padding, ceil_mode, counted, divisor)
+        gradient = torch.randn_like(aten.avg_pool3d(*average))
+        torch.testing.assert_close(average_backward(3, gradient, *average), aten.avg_pool3d_backward(gradient, *average))
 
 
 def scatters(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
