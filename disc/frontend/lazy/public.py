@@ -39,10 +39,11 @@ class Lazy:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    What has been recorded is computed when a value is read (`item`, `print`, `numpy`, a branch), at `flush()`, and at the end. A
-    sequence of calls that comes a second time is compiled, for all sizes; calls that disc lacks, and those whose sizes depend on data,
-    are PyTorch's. Memory that others than PyTorch write too (an array of NumPy) must not be written while what reads it is pending:
-    `flush()` before that.
+    What has been recorded is computed when a value is read (`item`, `print`, `numpy`, a branch), at `flush()`, behind an optimizer's
+    step, and at the end. A sequence of calls that comes a second time is compiled, for all sizes; calls that disc lacks, and those whose
+    sizes depend on data, are PyTorch's. Memory that others than PyTorch write too (an array of NumPy) must not be written while what reads
+    it is pending: `flush()` before that. Gradients of a value that another one has been computed of in the same program can be asked for
+    within; behind the end, as of the results of a compiled function, only where `flush()` has come between both.
 
     options: those of `torch.compile(backend="disc", options=...)`.
     """

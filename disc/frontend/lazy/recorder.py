@@ -61,6 +61,7 @@ from disc.ral._ral import Follower, LazyCall
 MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
 MOST_PROGRAMS = 64  # of a recorder
+MOST_BRANCHES = 64  # calls that traces go on with behind the same one: a number may differ in every step
 MOST_STEPS = 500_000  # calls of all traces that are kept
 RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, MADE, ROLES = 0, 1, 2, 3, 4, 5, 6, 8  # what a function is to the follower
 FRUITLESS = 500  # traces that never came again, until recording stops
@@ -298,6 +299,11 @@ class Recorder(TorchFunctionMode):
             finally:
                 self.paused = False
 
+    def end_of_step(self) -> None:
+        """An optimizer has made a step: what nobody reads would hold all batches, and be one program for many steps."""
+        if self.records() and not self.at_work:
+            self.settle()
+
     def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""
         if self.follower.busy:
@@ -396,11 +402,11 @@ class Recorder(TorchFunctionMode):
             self._come_off()
             return self._recorded(func, args, kwargs)
         step = follower.next(call)
-        if step is not None and step.alone:
+        if (run.here.branches >= MOST_BRANCHES) if step is None else step.alone:
             follower.forget(call)
             self._expect(asked_for(func, args, kwargs) if func in PASSES else ())
             self._end()
-            self.statistics.alone[step.line] += 1
+            self.statistics.alone[user_place()[0] if step is None else step.line] += 1
             return self._call_now(func, args, kwargs)[1]
         return self._noted(call, func, args, kwargs, step)
 
@@ -516,6 +522,7 @@ class Recorder(TorchFunctionMode):
         codes = [_code(each) for each in results]
         self.follower.set_results(step.number, codes, list(results), None if form is None else form.type if flat else form)
         self._steps += 1
+        run.here.branches += 1
         return step
 
     # --- arguments -------------------------------------------------------------------------------------------------------------------

@@ -213,23 +213,27 @@ def _is_ours(function: Any) -> bool:
 
 
 def _step(step: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    """Optimizers that count their steps read the counts as Python numbers, unless they are told that a compiler is looking."""
+    """Optimizers that count their steps read the counts as Python numbers, unless they are told that a compiler is looking. Traces end
+    behind a step."""
 
     @functools.wraps(step)
     def taken(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
         recorder = active()
-        if recorder is None or recorder.follower.stopped or not counting:
+        if recorder is None or recorder.follower.stopped:
             return step(optimizer, *args, **kwargs)
+        counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
         for group in counting:
             group["capturable"] = True
-        kept, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+        kept = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = kept or bool(counting)
         try:
-            return step(optimizer, *args, **kwargs)
+            result = step(optimizer, *args, **kwargs)
         finally:
             torch.compiler._is_compiling_flag = kept
             for group in counting:
                 group["capturable"] = False
+        recorder.end_of_step()
+        return result
 
     return taken
 

@@ -337,3 +337,41 @@ def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch
         X.sum().item()
     assert torch._C._len_torch_function_stack() == 0
     assert len(caught) == 1
+
+
+def test_what_differs_in_every_step_is_no_part_of_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traces grew with every step, though the rest of the program was compiled."""
+    monkeypatch.setattr(recorder, "MOST_BRANCHES", 4)
+    with disc.lazy():
+        found, steps = list[float](), list[int]()
+        for n in range(24):
+            y = (torch.tanh(X @ W) * 2).clamp(max=n / 40)
+            found.append((torch.sin(y) + 1).sum().item())
+            steps.append(disc.lazy.stats().noted)
+    expected = [(torch.sin((torch.tanh(X @ W) * 2).clamp(max=n / 40)) + 1).sum().item() for n in range(24)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert steps[-1] == steps[-8] and disc.lazy.stats().hits >= 20, disc.lazy.stats()
+
+
+def test_a_loss_that_nobody_reads() -> None:
+    """All steps were one trace, which held every batch, and was compiled as a whole."""
+    layer, batches = nn.Linear(4, 2), list[weakref.ref[Tensor]]()
+    other = nn.Linear(4, 2)
+    other.load_state_dict(layer.state_dict())
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1, momentum=0.9) for each in (layer, other)]
+
+    def step(n: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        batch = torch.full((3, 4), 0.5)
+        batches.append(weakref.ref(batch))
+        optimizer.zero_grad()
+        model(batch.sin() if n % 2 else batch).square().mean().backward()
+        optimizer.step()
+
+    with disc.lazy():
+        for n in range(24):
+            step(n, layer, optimizers[0])
+            assert batches[-1]() is None
+    for n in range(24):
+        step(n, other, optimizers[1])
+    torch.testing.assert_close(list(layer.parameters()), list(other.parameters()), rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits >= 18 and disc.lazy.stats().compiles <= 3, disc.lazy.stats()
