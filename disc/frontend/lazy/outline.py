@@ -76,7 +76,7 @@ class Outline:
         live = self.run.live()
         real = {number: cast("torch.Tensor", self.run.proxy(number)._value) for number in live}
         graphs = [number for number in live if real[number].requires_grad]
-        self.freed = frozenset(number for number in graphs if self._first_pass() is not None and _is_freed(real[number]))
+        self.freed = frozenset(number for number in graphs if self._first_pass() is not None and is_freed(real[number]))
         kept = [number for number in graphs if number not in self.freed]
         self.differentiable = bool(kept)
         if any(real[number].is_leaf for number in kept):
@@ -147,7 +147,7 @@ def _made_by(step: Step) -> range:
     return range(step.first, step.first + sum(type(each) is Made for each in step.results))
 
 
-def _is_freed(value: torch.Tensor) -> bool:
+def is_freed(value: torch.Tensor) -> bool:
     """Whether no gradient of a value that PyTorch computed can be asked for any more: a backward pass has freed what each way back from it
     needs first. Where it has freed what others of them need behind that, as of a part that two losses have, some can."""
     pending, seen, freed = [value.grad_fn], set[object](), False

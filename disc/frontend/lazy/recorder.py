@@ -50,7 +50,7 @@ from disc.frontend.lazy.calls import (
 from disc.frontend.lazy.compiled import compile_run
 from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
 from disc.frontend.lazy.kin import WORTH_COMPILING, AllKin, Member
-from disc.frontend.lazy.outline import NotCompiledError, Outline
+from disc.frontend.lazy.outline import NotCompiledError, Outline, is_freed
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, become_plain, new_handle, real
@@ -300,9 +300,15 @@ class Recorder(TorchFunctionMode):
                 self.paused = False
 
     def end_of_step(self) -> None:
-        """An optimizer has made a step: what nobody reads would hold all batches, and be one program for many steps."""
-        if self.records() and not self.at_work:
-            self.settle()
+        """An optimizer has made a step. From now on the trace ends here, unless a backward pass through one of its values may follow, as
+        where a second optimizer has its turn: what nobody reads would hold all batches, and be one program for many steps."""
+        run = self._run
+        if run.pending or run.here.before is None or run.here.ends or self.at_work or not self.records():
+            return
+        values = [run.proxy(number)._value for number in run.live()]
+        if all(each is not None and (not each.requires_grad or is_freed(each)) for each in values):
+            run.here.ends = True
+            self.follower.set_ends(run.here.number)
 
     def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""

@@ -57,8 +57,8 @@ class Step:
     traces that go through it, or end here. alone: it cannot be part of a compiled program; writes: it changes an argument. turned: it, or
     one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were; turns: the values that
     it wrote so. passed: gradients of other values that are kept go through one that it makes. ends: the trace ends behind it, as
-    gradients of what it makes are asked for later: these are no results of the program that makes both. branches: calls that
-    have been recorded behind it.
+    gradients of what it makes are asked for later, which are no results of the program that makes both, or a step of an optimizer ends.
+    branches: calls that have been recorded behind it.
     """
 
     func: Callable[..., Any]
