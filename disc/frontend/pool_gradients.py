@@ -1,4 +1,4 @@
-"""Gradients of pooling, element by element of the input: no scatter, and nothing depends on an order. Shapes stay symbolic.
+"""Gradients of pooling, of most element by element of the input: no scatter, and nothing depends on an order. Shapes stay symbolic.
 
 Element u of the padded input is in the windows u // stride - j, for the few j below kernel / stride.
 """
@@ -136,6 +136,20 @@ def _pairs(gradient: Tensor, indices: Tensor, rows: Axis, columns: Axis) -> Iter
             yield columns.spread(values, i, 0), columns.spread(owners, i, -1)
 
 
+def by_places(gradient: Tensor, x: Tensor, indices: Tensor, count: int) -> Tensor:
+    """The gradient of maxima of windows over the last `count` dims: added where each of `indices`, row-major over these dims, points."""
+    first, values = x.dim() - count, wide(gradient)
+    zeros = values.new_zeros(x.shape).flatten(first)
+    return zeros.scatter_add(-1, indices.flatten(first), values.flatten(first)).reshape(x.shape).to(gradient.dtype)
+
+
+def maximum_backward_3d(
+    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, indices: Tensor,
+) -> Tensor:  # fmt: skip
+    return by_places(gradient, x, indices, 3)
+
+
 def average_backward(
     count: int, gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None = None,
@@ -165,6 +179,9 @@ def _lengths(axis: Axis, count: int, padded: bool) -> Tensor:
 
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.max_pool2d_with_indices_backward.default: maximum_backward,
+    aten.max_pool3d_with_indices_backward.default: maximum_backward_3d,
+    aten.adaptive_max_pool2d_backward.default: partial(by_places, count=2),
+    aten.adaptive_max_pool3d_backward.default: partial(by_places, count=3),
     aten.avg_pool2d_backward.default: partial(average_backward, 2),
     aten.avg_pool3d_backward.default: partial(average_backward, 3),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -64,10 +65,10 @@ def adaptive_average(x: Tensor, output_size: Sequence[int]) -> Tensor:
     return result.to(x.dtype)
 
 
-def adaptive_average_backward(gradient: Tensor, x: Tensor) -> Tensor:
-    """Each position gets the gradient of every window that it is in, divided by the window's count."""
+def adaptive_average_backward(gradient: Tensor, x: Tensor, rank: int = 2) -> Tensor:
+    """Each position gets the gradient of every window over the last dims that it is in, divided by the window's count."""
     result = gradient.to(torch.float32) if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
-    for dim in (-2, -1):
+    for dim in range(-rank, 0):
         count, size = gradient.shape[dim], x.shape[dim]
         i, position = torch.arange(count), torch.arange(size).unsqueeze(-1)
         start, end = i * size // count, ((i + 1) * size + count - 1) // count
@@ -154,6 +155,7 @@ def maximum_with_indices_3d(*args: object, **kwargs: object) -> tuple[Tensor, Te
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._adaptive_avg_pool3d.default: adaptive_average,
     aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
+    aten._adaptive_avg_pool3d_backward.default: partial(adaptive_average_backward, rank=3),
     aten.adaptive_max_pool2d.default: adaptive_maximum,
     aten.adaptive_max_pool3d.default: adaptive_maximum,
 }

@@ -169,3 +169,26 @@ def test_padding(padding: tuple[int, ...], mode: str) -> None:
         weights = torch.randn(model(given[0]).shape)
         found = [torch.autograd.grad((each(x) * weights).sum(), x)[0] for each, x in zip((compiled, model), given, strict=True)]
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+POOLS: list[tuple[Callable[[torch.Tensor], torch.Tensor], int]] = [
+    (lambda x: F.max_pool3d(x, 3, 2, 1), 3),
+    (lambda x: F.max_pool3d(x, (1, 2, 2)), 3),
+    (lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False), 3),
+    (lambda x: F.adaptive_max_pool1d(x, 2), 1),
+    (lambda x: F.adaptive_max_pool2d(x, (2, 3)), 2),
+    (lambda x: F.adaptive_max_pool3d(x, 2), 3),
+    (lambda x: F.adaptive_avg_pool3d(x, (2, 1, 3)), 3),
+]
+
+
+@pytest.mark.parametrize(("pool", "rank"), POOLS)
+def test_gradients_of_pools(pool: Callable[[torch.Tensor], torch.Tensor], rank: int) -> None:
+    """They ran in eager mode."""
+    compiled = torch.compile(pool, backend="disc", dynamic=True, fullgraph=True, options={"strict": True})
+    for sizes in ((4, 6, 5), (7, 4, 9)):
+        given = [torch.randn(2, 3, *sizes[:rank]).requires_grad_()]
+        given.append(given[0].detach().clone().requires_grad_())
+        weights = torch.randn(pool(given[0]).shape)
+        found = [torch.autograd.grad((each(x) * weights).sum(), x)[0] for each, x in zip((compiled, pool), given, strict=True)]
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
