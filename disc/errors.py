@@ -213,7 +213,8 @@ class CustomOpError(DiscError):
 
 
 class WrittenError(DiscError):
-    """A call has written its inputs, and what it computed besides could not be handed over. Why is the cause (`__cause__`)."""
+    """A call has written its inputs, and failed, or what it computed besides could not be handed over. Why is the message or the cause
+    (`__cause__`)."""
 
 
 class InputTypeError(DiscError):

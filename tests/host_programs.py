@@ -216,9 +216,11 @@ class Writer:
         """The steps of the block that is written."""
         return self._steps[-1]
 
-    def launch(self, kind: Kind, *inputs: Value, dims: Sequence[Dim | int] = (), over: Value | None = None) -> Value:
-        """over: the input in whose memory the result lies; of a mix, the first."""
-        kind = OVERS[MIXES.index(kind)] if over is not None and kind in MIXES else kind
+    def launch(
+        self, kind: Kind, *inputs: Value, dims: Sequence[Dim | int] = (), over: Value | None = None, may_be_over: Value | None = None
+    ) -> Value:
+        """over: the input in whose memory the result lies, may_be_over: the one in whose memory it may; of a mix, the first."""
+        kind = OVERS[MIXES.index(kind)] if (over or may_be_over) is not None and kind in MIXES else kind
         result = self.value(*dims)
         name = f"{kind.name}_{len(self.kinds)}"
         names = {symbol for value in (*inputs, result) for dim in value.dims for symbol in dim.symbols()}
@@ -230,7 +232,8 @@ class Writer:
             tasks = tasks * dim
         kernel = Kernel(name, "test", (Version(name),), symbols, tasks, Dim.of(50), Dim.of(0), self.texts[name], (), ())
         ties = () if over is None else ((result, over),)
-        self.add(Launch(kernel, name, inputs, (result,), {}, (self._counters,), ties))
+        able = () if may_be_over is None else ((result, may_be_over),)
+        self.add(Launch(kernel, name, inputs, (result,), {}, (self._counters,), ties, over=able))
         self._counters += 1
         return result
 
@@ -357,6 +360,7 @@ class Written:
                 "dtype": "i64",
                 "dims": [dim.const if dim.is_const else str(dim) for dim in each.value.dims],
                 "written": each.mode is not Mode.READ,
+                "spoiled": number in self.program.spoiled,
             }
             for number, each in enumerate(self.program.entry.parameters)
         ]

@@ -237,7 +237,15 @@ class _Random:
         return self._mix(scope, size)
 
     def _mix(self, scope: _Scope, size: Dim | None = None) -> Value:
+        if size is None and self.random.random() < 0.5:
+            return self._may_be_over(scope)
         result = self.w.launch(self.random.choice(MIXES), *self._values(scope), dims=(self._size(scope) if size is None else size,))
+        self._add(scope, result)
+        return result
+
+    def _may_be_over(self, scope: _Scope) -> Value:
+        first = self._value(scope)
+        result = self.w.launch(self.random.choice(MIXES), first, *self._values(scope), dims=first.dims, may_be_over=first)
         self._add(scope, result)
         return result
 

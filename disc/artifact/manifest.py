@@ -26,7 +26,8 @@ FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
 OLDEST_VERSION = 1
 SIGNATURE_VERSION = 1
 REPLACES = 0x400  # added to the dtype of an output that may be computed in the memory of an input
-WRITTEN, ROW_MAJOR = 0x100, 0x200  # added to the dtype of an input that is written to, and of one that must be row-major
+# Added to the dtype of an input: that it is written to; must be row-major; is written to, and of no use afterwards.
+WRITTEN, ROW_MAJOR, SPOILED = 0x100, 0x200, 0x800
 ALIGNMENT = 64  # bytes: sections and weights
 
 # In the order of ral_dtype.
@@ -45,13 +46,15 @@ NamedWeight = tuple[str, str, "npt.NDArray[np.generic]"]  # name, MLIR element t
 
 
 class InputRecord(TypedDict):
-    """One argument; a dim is its size or the name of its symbol. written: the code may write to its memory. row_major: the user's lines
-    by whose reading of its strides it must be row-major."""
+    """One argument; a dim is its size or the name of its symbol. written: the code may write to its memory. spoiled: of one that
+    is written, what lies there is of no use after the call. row_major: the user's lines by whose reading of its strides it must be
+    row-major."""
 
     name: str
     dtype: str
     dims: list[int | str]
     written: NotRequired[bool]
+    spoiled: NotRequired[bool]
     row_major: NotRequired[str]
 
 
@@ -337,6 +340,7 @@ def signature_bytes(manifest: Manifest) -> bytes:
     writer.count(len(manifest["inputs"]))
     for record in manifest["inputs"]:
         kind = (WRITTEN if record.get("written") else 0) + (ROW_MAJOR if "row_major" in record else 0)
+        kind += SPOILED if record.get("spoiled") else 0
         writer.value(record["name"], record["dtype"], len(record["dims"]), kind)
         writer.integers([dim if isinstance(dim, int) else -1 for dim in record["dims"]])
         if "row_major" in record:

@@ -16,6 +16,7 @@ from disc.codegen.compiles import count_compile
 from disc.codegen.fusions import Place, Planned, plan_places, read_functions, read_fusions
 from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import ENTRY, emit_host
+from disc.codegen.host.in_place import in_place
 from disc.codegen.host.lifetimes import overwritten
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
@@ -35,7 +36,7 @@ from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
 from disc.ir.ops import string_attr
 from disc.ir.stages import load_env
-from disc.ir.state import read_state, replaced_arguments
+from disc.ir.state import donated_arguments, read_state, replaced_arguments
 from disc.ir.symbols import KERNEL, ModuleEnv
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import ALWAYS, Condition, Dim, Truth, any_of, dim_min, parse_condition
@@ -93,7 +94,7 @@ def build(parts: Sequence[Part], weights: WeightTable, means: Means, on_part: Ca
             slots = WeightSlots(store)
             program, listing = reader.program(target, slots)
             made[target.name] = ForTarget(program, listing, backend_of(target).assemble(listing, target, means), slots.numbers)
-    if len({each.program.updated for each in made.values()}) > 1:
+    if len({(each.program.updated, each.program.spoiled) for each in made.values()}) > 1:
         raise CompilerBug("the targets of a program write other inputs in place")
     state = read_state(parts[0].module)
     return Built(made, store.entries, [store.plain(name) for name in state.buffers] if state is not None else [])
@@ -117,7 +118,7 @@ class _Reader:
         self.fusions = read_fusions(module, self.env, self.functions)
         self.when = self._premises()
         self.input_names = input_names(module)
-        self.replaced = replaced_arguments(module)
+        self.replaced, self.donated = replaced_arguments(module), donated_arguments(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
     def _binding(self, name: str, before: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
@@ -153,8 +154,10 @@ class _Reader:
         )
         arguments = [Value(f"arg{number}", node.element, node.dims) for number, node in enumerate(self.body.arguments)]
         block = maker.block("main", arguments)
+        remote = target.device != "cpu"
         wanted = {block.values[result]: arguments[argument] for result, argument in self.replaced.items()}
         block = with_last(self.env, block, wanted)
+        block = block if remote else in_place(self.env, block, wanted, [arguments[number] for number in self.donated])
         launches = [step for step in block.walk() if isinstance(step, Launch)]
         read = {weight_value(node): slots.plain(str(node.attrs["name"])) for node in plain}
         reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
@@ -165,7 +168,7 @@ class _Reader:
         written = overwritten(block)
         parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
         entry = Function(ENTRY, parameters, block)
-        remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
+        gigahertz = target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
         memory = plan_memory(program, self._plans)
         program.replaces = replaced_inputs(program, memory, wanted)
@@ -209,7 +212,7 @@ class _Reader:
         numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
         inputs, results = tuple(map(value_of, operands)), tuple(map(value_of, place.results))
         ties = ((results[0], inputs[kernel.updates]),) if kernel.updates is not None else ()
-        over = self._over(place, kernel, value_of) if self.replaced else ()
+        over = self._over(place, kernel, value_of)
         return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties, names, over)
 
     def _over(self, place: Place, kernel: Kernel, value_of: ValueOf) -> tuple[tuple[Value, Value], ...]:

@@ -9,7 +9,7 @@ from torch_mlir import ir
 from disc.codegen.host.entry import counter_names
 from disc.codegen.host.flow import MOST_BYTES
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Launch, Mode, Value, weight_name
+from disc.codegen.host.steps import Launch, Value, weight_name
 from disc.codegen.plan.kernel import Version
 from disc.codegen.plan.listing import Assembled
 from disc.ir.graph import Node, Snapshot, parse_attributes
@@ -50,13 +50,15 @@ def _argument_attributes(module: ir.Module) -> list[ir.DictAttr | None]:
 def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
     """The part of the manifest that is the same for all targets: inputs, outputs, symbols."""
     state = read_state(module)
-    written = state.written if state is not None else ()
+    written = {*(state.written if state is not None else ()), *program.updated, *program.spoiled}
     return {
         "inputs": [
-            record if parameter.mode is Mode.READ and number not in written else {**record, "written": True}
-            for number, (record, parameter) in enumerate(
-                zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
-            )
+            {
+                **record,
+                **({"written": True} if number in written else {}),
+                **({"spoiled": True} if number in program.spoiled else {}),
+            }
+            for number, record in enumerate(input_records(module, program.arguments))
         ],
         "outputs": output_records(module, program.outputs),
         "symbols": [

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,12 +26,13 @@ from torch._dynamo import eval_frame
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd import graph_compile
-from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler, ViewAndMutationMeta
 from torch._guards import TracingContext
 from torch._logging._internal import trace_log, trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import profiler
 from torch.fx.experimental import proxy_tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils.checkpoint import CheckpointPolicy
@@ -62,7 +64,7 @@ from disc.frontend.scan_gradients import keep_drawn
 from disc.frontend.symbols import shape_environment
 from disc.frontend.unrolled_functions import Unrolling, forget_all
 from disc.ir.dialect import make_context
-from disc.ir.state import set_replaced
+from disc.ir.state import set_donated, set_replaced
 from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
 from disc.ral.executable import called_by_position
@@ -224,8 +226,13 @@ def with_autograd(
         if loops is not None:
             loops(found)
 
+    kept_alone = set[str]()
+
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
         return _boxed(graph, settings, rolled)
+
+    def backward_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
+        return _boxed(graph, settings, rolled, donated=kept_alone)
 
     def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> CompiledGraph:
         roll(graph)
@@ -239,7 +246,7 @@ def with_autograd(
 
     eager = settings.options.random == "eager"
     forward, backward, inference = (
-        SerializableAOTDispatchCompiler(CompiledGraph, each) if kept else each for each in (compiler, compiler, inference_compiler)
+        SerializableAOTDispatchCompiler(CompiledGraph, each) if kept else each for each in (compiler, backward_compiler, inference_compiler)
     )
     compiled = aot_autograd(
         fw_compiler=forward, bw_compiler=backward, inference_compiler=inference,
@@ -247,15 +254,29 @@ def with_autograd(
         decompositions=training_table(eager_random=eager),
     )  # fmt: skip
 
+    def noting(forward: fx.GraphModule, backward: fx.GraphModule, about: ViewAndMutationMeta) -> list[int]:
+        kept_alone.update(_kept_alone(forward, backward, about))
+        return []  # PyTorch would refuse to retain the graph
+
     def program(module: fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
-        with replaced(_NOTHING_DONATED):
+        with replaced({(graph_compile, "collect_bw_donated_buffer_idxs"): noting}):
             return compiled(module, inputs)
 
     return program
 
 
-# What is kept for a backward pass no program writes, so that the graph may be retained.
-_NOTHING_DONATED: dict[tuple[object, str], object] = {(graph_compile, "collect_bw_donated_buffer_idxs"): lambda *given, **named: []}
+_collect_donated = graph_compile.collect_bw_donated_buffer_idxs
+
+
+def _kept_alone(forward: fx.GraphModule, backward: fx.GraphModule, about: ViewAndMutationMeta) -> set[str]:
+    """The names of the inputs of a backward graph that the forward graph has made for it alone, each in memory of its own. Whether somebody
+    holds one all the same, each call asks (`_donated`)."""
+    returned = {node for node in returned_nodes(forward.graph) if isinstance(node, fx.Node)}
+    values = [value for node in returned if isinstance(value := node.meta.get("val"), torch.Tensor) and value.layout == torch.strided]
+    sharing = Counter(StorageWeakRef(value.untyped_storage()) for value in values)
+    placeholders = backward.graph.find_nodes(op="placeholder")
+    donated = [placeholders[number] for number in _collect_donated(forward, backward, about)]
+    return {node.name for node in donated if sharing[StorageWeakRef(node.meta["val"].untyped_storage())] <= 1}
 
 
 def _partition(
@@ -330,12 +351,14 @@ def _written_inputs(graph: fx.Graph) -> dict[int, int]:
             if about.input_info[place].mutates_data and not about.input_info[place].mutates_metadata}  # fmt: skip
 
 
-def _boxed(module: fx.GraphModule, settings: Settings, loops: int, replaced: Mapping[int, int] | None = None) -> CompiledGraph:
-    """replaced: as of `compile_graph`."""
+def _boxed(
+    module: fx.GraphModule, settings: Settings, loops: int, replaced: Mapping[int, int] | None = None, donated: Collection[str] = ()
+) -> CompiledGraph:
+    """replaced, donated: as of `compile_graph`."""
     _statistics.graphs += 1
     # AOTAutograd calls while it traces; constants of the graph are real tensors
     with unset_fake_temporarily(), without_function_modes():
-        run = compile_graph(module, settings, replaced)
+        run = compile_graph(module, settings, replaced, donated)
     return CompiledGraph(run, getattr(run, "record", None), loops)
 
 
@@ -354,15 +377,18 @@ def without_function_modes() -> Iterator[None]:
             torch._C._push_on_torch_function_stack(mode)
 
 
-def compile_graph(module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int] | None = None) -> Executable:
+def compile_graph(
+    module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int] | None = None, donated: Collection[str] = ()
+) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run.
 
     replaced: number of a result → number of the input into which the caller copies it after each call. Such a result may have been computed
-    there by then: it comes as the input itself.
+    there by then: it comes as the input itself. donated: names of inputs that the caller has no use for afterwards, as a rule: where
+    nobody holds one in a call, it may be written over.
     """
     try:
         module, tokens = without_tokens(_real(module, settings))
-        whole = _lowered_or_refused(module, settings, replaced or {})
+        whole = _lowered_or_refused(module, settings, replaced or {}, donated)
     except Exception as error:
         _failed(error, settings, module.graph)
         return EagerGraph(module)
@@ -442,7 +468,8 @@ def _kept_program(record: Record, settings: Settings) -> Executable | None:
         executable = None if cache is None else cache.program(record.entry, settings.options, settings.targets)
         if executable is None:
             return None
-        run = _around(_called(executable, record.single, f"disc: {record.place}"), record.turn, record.assemble, record.numbers)
+        run = _called(executable, record.single, f"disc: {record.place}", record.turn)
+        run = _around(run, record.turn, record.assemble, record.numbers)
     return _or_eager(run, record.eager, settings, record.place)
 
 
@@ -455,12 +482,13 @@ def plain_executable(program: Executable) -> NativeExecutable | None:
 class _Cut:
     """A graph that takes and returns values in row-major order. turn: inputs of the whole graph → its own; assemble: the results of the
     whole graph of its own, each of which it returns once. None where these are the same. replaced: of its own results, as of
-    `compile_graph`."""
+    `compile_graph`; donated: the numbers of its inputs that are."""
 
     module: fx.GraphModule
     assemble: Assembly | None
     turn: Turn | None
     replaced: Mapping[int, int] = field(default_factory=dict[int, int])
+    donated: Collection[int] = ()
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -493,12 +521,15 @@ class _Compiled:
         return self.entry is not None or not self.cut.outputs
 
 
-def _cut(module: fx.GraphModule, replaced: Mapping[int, int] | None = None) -> _Cut:
-    """Changes `module`. replaced: as of `compile_graph`. Raises: UnsupportedOpError."""
+def _cut(module: fx.GraphModule, replaced: Mapping[int, int] | None = None, donated: Collection[str] = ()) -> _Cut:
+    """Changes `module`. replaced, donated: as of `compile_graph`. Raises: UnsupportedOpError."""
     places = replaced_inputs(module.graph, replaced) if replaced else {}
     assemble, turn = cut_results(module), turn_inputs(module)
     outputs = {node: number for number, node in enumerate(returned_nodes(module.graph)) if isinstance(node, fx.Node)}
-    return _Cut(module, assemble, turn, {outputs[node]: place for node, place in places.items() if node in outputs})
+    given = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if node.name in donated]
+    own = {outputs[node]: place for node, place in places.items() if node in outputs}
+    turned = turn.orders if turn is not None else ()  # of these, the program gets a view
+    return _Cut(module, assemble, turn, own, [place for place in given if place not in turned])
 
 
 def _lowered(cut: _Cut) -> _Lowered:
@@ -514,7 +545,9 @@ def _drawn_by_pytorch(graph: fx.Graph, settings: Settings) -> dict[fx.Node, Unsu
     return {node: UnsupportedOp(str(node.target), 'drawn by PyTorch, as random="eager" asks for', line_text(node)) for node in drawn}
 
 
-def _lowered_or_refused(module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int]) -> _Lowered | dict[fx.Node, UnsupportedOp]:
+def _lowered_or_refused(
+    module: fx.GraphModule, settings: Settings, replaced: Mapping[int, int], donated: Collection[str]
+) -> _Lowered | dict[fx.Node, UnsupportedOp]:
     """The graph lowered, or the nodes of `module` that cannot be; `module` stays as it is.
 
     Raises: UnsupportedOpError, CompilerBug.
@@ -526,7 +559,7 @@ def _lowered_or_refused(module: fx.GraphModule, settings: Settings, replaced: Ma
     if scattered:  # where results cannot be cut off, the ops before them are looked at as they are
         source, cut = graph_source(copy, computed_roots(graph)), None
     else:
-        cut = _cut(copy, replaced)
+        cut = _cut(copy, replaced, donated)
         if not cut.outputs:
             return _Lowered(cut, None)
         source = cut.source()
@@ -557,9 +590,10 @@ def _compiled(lowered: _Lowered, settings: Settings) -> _Compiled:
         return _Compiled(_around(_nothing, cut.turn, cut.assemble, {}), cut)
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
     set_replaced(program.module, cut.replaced)
+    set_donated(program.module, cut.donated)
     _trace("disc_module", lambda: program.module.operation.get_asm())
     imported = Imported(program.module, program.weights, names, OutputSpec(program.result_names))
-    run = _compile_step(imported, settings, _place(cut.module.graph))
+    run = _compile_step(imported, settings, _place(cut.module.graph), cut.turn)
     numbers = {place: _number_type(node) for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)}
     entry = getattr(run, "entry", None)
     return _Compiled(_around(run, cut.turn, cut.assemble, numbers), cut, entry, imported.outputs.is_single(), numbers)
@@ -601,31 +635,37 @@ def _trace(name: str, text: Callable[[], str]) -> None:
     trace_structured("artifact", lambda: {"name": name, "encoding": "string"}, payload_fn=text)
 
 
-def _compile_step(imported: Imported, settings: Settings, place: str) -> Executable:
+def _compile_step(imported: Imported, settings: Settings, place: str, turn: Turn | None) -> Executable:
     _statistics.compiled += 1
-    return _compiler(imported) if _compiler else _native_compiler(imported, settings, f"disc: {place}")
+    return _compiler(imported) if _compiler else _native_compiler(imported, settings, f"disc: {place}", turn)
 
 
-def _native_compiler(imported: Imported, settings: Settings, label: str) -> Executable:
-    """label: of the range that a profiler of PyTorch shows for each call."""
+def _native_compiler(imported: Imported, settings: Settings, label: str, turn: Turn | None) -> Executable:
+    """label, turn: as of `_called`."""
     executable = graph_compiler()(imported, settings.options, settings.targets)
     _statistics.cached += executable.stats()["compiles"] == 0
     _trace("disc_report", lambda: str(executable.explain()))
-    run = _called(executable, imported.outputs.is_single(), label)
+    run = _called(executable, imported.outputs.is_single(), label, turn)
     run.entry = executable.entry  # pyright: ignore[reportFunctionMemberAccess]
     return run
 
 
-def _called(executable: NativeExecutable, single: bool, label: str) -> Executable:
-    """single: it returns one tensor. Whoever calls it copies results into inputs that these may replace."""
+def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn | None) -> Executable:
+    """single: it returns one tensor; label: of the range that a profiler of PyTorch shows for each call; turn: what makes its inputs of
+    others. Whoever calls it copies results into inputs that these may replace, and has no use for inputs that are spoiled."""
     written = executable.replace_inputs()
+    spoiled = [place for place, record in enumerate(executable.manifest["inputs"]) if record.get("spoiled")]
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
+    if isinstance(executable.context, Context):
+        executable.context.share_memory()  # as a rule a call of one graph begins when that of another has ended
     state = executable.manifest.get("state")
     seeded = state is not None and state["seeded"]
 
     def run(inputs: list[object]) -> Sequence[object]:
         if written:
             _check_writable(cast("torch.Tensor", inputs[place]) for place in written)
+        if spoiled:
+            inputs = _donated(inputs, spoiled, lists=1 if turn is None else 2)
         if seeded or profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
             with profiler.record_function(label):
                 results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
@@ -634,8 +674,23 @@ def _called(executable: NativeExecutable, single: bool, label: str) -> Executabl
         return [results] if single else cast("Sequence[object]", results)
 
     run.writes = bool(written)  # pyright: ignore[reportFunctionMemberAccess]
-    run.plain = executable if state is None and isinstance(executable.context, Context) else None  # pyright: ignore[reportFunctionMemberAccess]
+    plain = state is None and not spoiled and isinstance(executable.context, Context)
+    run.plain = executable if plain else None  # pyright: ignore[reportFunctionMemberAccess]
     return run
+
+
+def _donated(inputs: list[object], spoiled: Sequence[int], lists: int) -> list[object]:
+    """The inputs with copies of those, of the numbers `spoiled`, that somebody else holds, or whose memory (a graph that is retained does,
+    and a hook may), or that do not lie row by row. lists: in how many of ours each input is."""
+    copies: dict[int, object] = {}
+    for place in spoiled:
+        tensor = cast("torch.Tensor", inputs[place])
+        alone = sys.getrefcount(tensor) == lists + 2 and tensor._use_count() == 1  # pyright: ignore[reportAttributeAccessIssue]
+        storage = tensor.untyped_storage()  # which counts itself
+        alone &= torch._C._storage_Use_Count(storage._cdata) == 2  # pyright: ignore[reportAttributeAccessIssue]
+        if not alone or not tensor.is_contiguous():
+            copies[place] = tensor.clone(memory_format=torch.contiguous_format)
+    return [copies.get(place, each) for place, each in enumerate(inputs)] if copies else inputs
 
 
 def _check_writable(tensors: Iterable[torch.Tensor]) -> None:

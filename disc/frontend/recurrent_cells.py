@@ -29,23 +29,28 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Cell:
-    """forward: (row, own, state) → the next state, its hidden values first. row: the gates' part of the input, [batch, gates * hidden];
-    own: that of the state. backward: (row, own, state, gradients of the next state) → the gradients. keeps: whether a state counts apart
-    from products, so that within autocast the next one is as wide."""
+    """forward: (parts, state) → the next state, its hidden values first. parts: the gates' part of the input, [batch, gates * hidden], and
+    that of the state, or their sum where they are `summed`. backward: (parts, state, gradients of the next state) → the gradients. keeps:
+    whether a state counts apart from products, so that within autocast the next one is as wide."""
 
-    forward: Callable[[Tensor, Tensor, State], State]
-    backward: Callable[[Tensor, Tensor, State, State], Gradients]
+    forward: Callable[[State, State], State]
+    backward: Callable[[State, State, State], Gradients]
+    summed: bool = True
     keeps: bool = True
 
+    def parts(self, row: Tensor, own: Tensor) -> State:
+        """Of a step, for `forward` and `backward`."""
+        return (row + own,) if self.summed else (row, own)
 
-def _lstm_forward(row: Tensor, own: Tensor, state: State) -> State:
-    enter, forget, new, leave = (row + own).chunk(4, -1)
+
+def _lstm_forward(parts: State, state: State) -> State:
+    enter, forget, new, leave = parts[0].chunk(4, -1)
     cell = forget.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
     return (leave.sigmoid() * cell.tanh(), cell)
 
 
-def _lstm_backward(row: Tensor, own: Tensor, state: State, gradients: State) -> Gradients:
-    enter, forget, new, leave = (row + own).chunk(4, -1)
+def _lstm_backward(parts: State, state: State, gradients: State) -> Gradients:
+    enter, forget, new, leave = parts[0].chunk(4, -1)
     enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
     shown = (forget * state[1] + enter * new).tanh()
     cell = gradients[1] + gradients[0] * leave * (1 - shown * shown)
@@ -56,17 +61,15 @@ def _lstm_backward(row: Tensor, own: Tensor, state: State, gradients: State) -> 
     return Gradients(gates, gates, None, (cell * forget,))
 
 
-def _gru_forward(row: Tensor, own: Tensor, state: State) -> State:
-    reset, update, new = row.chunk(3, -1)
-    own_reset, own_update, own_new = own.chunk(3, -1)
+def _gru_forward(parts: State, state: State) -> State:
+    (reset, update, new), (own_reset, own_update, own_new) = (each.chunk(3, -1) for each in parts)
     keep = (update + own_update).sigmoid()
     fresh = (new + (reset + own_reset).sigmoid() * own_new).tanh()
     return (fresh + keep * (state[0] - fresh),)
 
 
-def _gru_backward(row: Tensor, own: Tensor, state: State, gradients: State) -> Gradients:
-    reset, update, new = row.chunk(3, -1)
-    own_reset, own_update, own_new = own.chunk(3, -1)
+def _gru_backward(parts: State, state: State, gradients: State) -> Gradients:
+    (reset, update, new), (own_reset, own_update, own_new) = (each.chunk(3, -1) for each in parts)
     opened, keep = (reset + own_reset).sigmoid(), (update + own_update).sigmoid()
     fresh = (new + opened * own_new).tanh()
     to_new = gradients[0] * (1 - keep) * (1 - fresh * fresh)
@@ -79,14 +82,14 @@ def _gru_backward(row: Tensor, own: Tensor, state: State, gradients: State) -> G
 def _plain(activation: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor], Tensor]) -> Cell:
     """backward: (gradient, value of the activation) → gradient of what is before it."""
 
-    def gradients(row: Tensor, own: Tensor, state: State, given: State) -> Gradients:
-        before = backward(given[0], activation(row + own))
+    def gradients(parts: State, state: State, given: State) -> Gradients:
+        before = backward(given[0], activation(parts[0]))
         return Gradients(before, before, None, ())
 
-    return Cell(lambda row, own, state: (activation(row + own),), gradients, keeps=False)
+    return Cell(lambda parts, state: (activation(parts[0]),), gradients, keeps=False)
 
 
 LSTM = Cell(_lstm_forward, _lstm_backward)
-GRU = Cell(_gru_forward, _gru_backward)
+GRU = Cell(_gru_forward, _gru_backward, summed=False)
 RNN_TANH = _plain(torch.tanh, lambda gradient, value: gradient * (1 - value * value))
 RNN_RELU = _plain(torch.relu, lambda gradient, value: torch.where(value <= 0, 0.0, gradient))

@@ -64,20 +64,21 @@ Further = tuple[Tensor, Tensor | None, Tensor | None]  # the weights that each s
 
 
 def _forward(cell: Cell, rows: Tensor, further: Further, first: State, alive: Tensor | None, *, kept: bool = False) -> list[Tensor]:
-    """The outputs of all steps, then the last state. kept: then what gradients need of each step: what it adds of the state, its further
-    state (an LSTM's cells), and its hidden values before a projection."""
+    """The outputs of all steps, then the last state. kept: then what gradients need of each step: what it adds of the state, or the sum
+    of that and its row (`Cell.parts`), its further state (an LSTM's cells), and its hidden values before a projection."""
     read = [rows] if alive is None else [rows, alive]
     count, given = len(first), [each.clone() for each in further if each is not None]
 
     def step(*operands: Tensor) -> list[Tensor]:
         state, row, (weight, bias, project) = operands[:count], operands[count], _spread(operands[count + len(read) :], further)
         own = F.linear(state[0].to(weight.dtype), weight, bias)
-        hidden, *others = cell.forward(row, own, state)
+        parts = cell.parts(row, own)
+        hidden, *others = cell.forward(parts, state)
         output = hidden if project is None else F.linear(hidden.to(project.dtype), project)
         if alive is not None:
             goes_on = operands[count + 1].unsqueeze(-1)
             output, *others = (torch.where(goes_on, new, old) for new, old in zip((output, *others), state, strict=True))
-        values = [own, *others, *([] if project is None else [hidden])] if kept else []
+        values = [parts[-1], *others, *([] if project is None else [hidden])] if kept else []
         output, *others = _like(state, (output, *others))
         return [output, *others, *(each.clone() for each in (output, *values))]
 
@@ -102,7 +103,8 @@ class _Steps(torch.autograd.Function):
         count = 1 + len(first)
         found = _forward(cell, rows, (weight, bias, project), first, alive, kept=True)
         ctx.cell, ctx.states = cell, len(first)  # pyright: ignore[reportAttributeAccessIssue]
-        ctx.save_for_backward(rows, weight, bias, project, alive, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
+        own = None if cell.summed else rows
+        ctx.save_for_backward(own, weight, bias, project, alive, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
         return tuple(found[:count])
 
     @staticmethod
@@ -110,28 +112,31 @@ class _Steps(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         cell, states = cast("tuple[Cell, int]", (ctx.cell, ctx.states))  # pyright: ignore[reportAttributeAccessIssue]
         rows, weight, bias, project, alive, output, *kept = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
-        first, own, values = kept[:states], kept[states], kept[states + 1 :]
+        first, values = kept[:states], kept[states + 1 :]
+        parts = [each for each in (rows, kept[states]) if each is not None]
         # What is sliced is longer than the sequence: of a slice of length - 1 PyTorch would ask whether that is 1.
         before = [torch.cat((start.unsqueeze(0), each))[:-1] for start, each in zip(first, (output, *values), strict=False)]
         given = [each.clone() for each in (weight, project) if each is not None]
 
         def step(*operands: Tensor) -> list[Tensor]:
-            after, (row, own, to_output, *state) = operands[:states], operands[states : 2 * states + 3]
-            goes_on, (weight, *projected) = operands[2 * states + 3 : read], operands[read:]
+            after, gates = operands[:states], operands[states : states + len(parts)]
+            to_output, *state = operands[states + len(parts) : known]
+            goes_on, (weight, *projected) = operands[known:read], operands[read:]
             total = after[0] + to_output
             hidden = total.to(weight.dtype) @ projected[0] if projected else total
-            found = cell.backward(row, own, tuple(state), (hidden, *after[1:]))
+            found = cell.backward(gates, tuple(state), (hidden, *after[1:]))
             if goes_on:
                 found = _where(goes_on[0].unsqueeze(-1), found, (total, *after[1:]))
                 total = torch.where(goes_on[0].unsqueeze(-1), total, 0)
-            to_row, to_own = found.row.to(row.dtype), found.own.to(weight.dtype)
+            to_row, to_own = found.row.to(gates[0].dtype), found.own.to(weight.dtype)
             past = to_own @ weight
             stacked = [to_row, *([] if found.own is found.row else [to_own]), *([total] if projected else [])]
             passed = past if found.hidden is None else past + found.hidden
             return [*_like(after, (passed, *found.further)), *(each.clone() for each in stacked)]
 
-        stacks = (rows, own, gradients[0], *before, *([] if alive is None else [alive]))
+        stacks = (*parts, gradients[0], *before, *([] if alive is None else [alive]))
         read = states + len(stacks)
+        known = read if alive is None else read - 1
         found = _scan(step, gradients[1:], [each.flip(0) for each in stacks], given)
         to_row, *stacked = (each.flip(0) for each in found[states:])
         total = stacked.pop() if project is not None else None

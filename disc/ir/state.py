@@ -1,9 +1,9 @@
 """Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, `disc.state_in_place`,
-`disc.replaces`, and `disc.complex`."""
+`disc.replaces`, `disc.donated`, and `disc.complex`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -17,6 +17,8 @@ COMPLEX = "disc.complex"
 ROW_MAJOR = "disc.row_major"  # of an argument: the lines of the program that read its strides, for which it must come row-major
 # Of the module: pairs of numbers, of a result and of the argument in whose place the caller puts it after each call.
 REPLACES = "disc.replaces"
+# Of the module: the numbers of the arguments that nothing else reads, in whose memory a call may put what it likes.
+DONATED = "disc.donated"
 SEED = "seed"  # the name of the argument that no user gives as one
 
 
@@ -71,6 +73,18 @@ def replaced_arguments(module: ir.Module) -> dict[int, int]:
     """As `set_replaced` has it."""
     numbers = _numbers(parse_attributes(module.operation).get(REPLACES))
     return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def set_donated(module: ir.Module, donated: Collection[int]) -> None:
+    """donated: numbers of arguments."""
+    if donated:
+        with module.context:
+            module.operation.attributes[DONATED] = ir.DenseI64ArrayAttr.get(sorted(donated))
+
+
+def donated_arguments(module: ir.Module) -> tuple[int, ...]:
+    """As `set_donated` has them."""
+    return _numbers(parse_attributes(module.operation).get(DONATED))
 
 
 def complex_results(module: ir.Module) -> tuple[int, ...]:

@@ -142,13 +142,20 @@ void test_layouts() {
   }
 }
 
-void test_threads() {
-  ral_context* context = load_program(4);
+// shares: with a second program, whose calls take and give back memory of the same pool.
+void test_threads(bool shares) {
+  ral_context *context = load_program(4), *other = load_program(2);
+  for (ral_context* each : {context, other}) {
+    if (shares) ral_share_memory(each);
+  }
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 8; ++caller) {
     callers.emplace_back([=] {
       std::mt19937 generator(static_cast<uint32_t>(caller));
-      for (int i = 0; i < 100; ++i) call_and_check(context, static_cast<int64_t>(generator() % 300), generator() % 2);
+      for (int i = 0; i < 100; ++i) {
+        call_and_check(context, static_cast<int64_t>(generator() % 300), generator() % 2);
+        if (caller < 3) call_and_check(other, static_cast<int64_t>(generator() % 3000), generator() % 2);
+      }
     });
   }
   for (int i = 0; i < 100; ++i) {
@@ -165,6 +172,8 @@ void test_threads() {
   ral_get_kernels(context, &launches, &nanoseconds);
   ral_get_counters(context, &rows);
   CHECK(stats.calls == 800 && launches == 800 && rows > 0 && stats.copied_inputs > 0);
+  ral_unload(other);
+  call_and_check(context, 300, false);
   ral_unload(context);
 }
 
@@ -261,6 +270,7 @@ class ForkGate {
 // Children forked while threads call, load and drop: none hangs, and each gets right results.
 void test_forks() {
   ral_context* context = load_program(4);
+  ral_share_memory(context);
   std::atomic<bool> done{false};
   ForkGate gate(context);
   std::vector<std::thread> threads;
@@ -397,7 +407,7 @@ int main(int argc, char** argv) {
   test_layouts<uint64_t>();
   test_errors();
   test_replaced();
-  test_threads();
+  for (const bool shares : {false, true}) test_threads(shares);
   test_serving();
   test_forks();
   test_file(argc > 1 ? argv[1] : "ral_test.disc");

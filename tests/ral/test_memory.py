@@ -109,6 +109,51 @@ def test_the_memory_of_many_calls_at_once_is_freed_when_there_are_fewer() -> Non
     assert held(executable) == MIB
 
 
+def sharing() -> Executable:
+    executable = arenas()
+    executable.context.share_memory()
+    return executable
+
+
+def test_programs_that_share_memory_have_the_largest_arena() -> None:
+    first, second, alone = sharing(), sharing(), arenas()
+    before = resident()
+    address = call(first, 64 * MIB)
+    assert all(call(each, size) == address for each in (first, second) for size in (64 * MIB, MIB, 0, 3 * MIB))
+    assert call(second, 65 * MIB) == address != call(alone, MIB)
+    assert resident() - before < 80 * MIB
+    assert held(first) == 3 * MIB and held(second) == 65 * MIB  # what the last call of each had
+    del first, second
+    assert resident() - before < 10 * MIB
+
+
+def test_calls_at_once_have_arenas_of_their_own_where_these_are_shared() -> None:
+    executable, found = sharing(), list[int]()
+    callers = [threading.Thread(target=lambda: found.append(call(executable, MIB, 8))) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(set(found)) == 8
+
+
+def test_shared_memory_that_only_old_calls_needed_is_given_back() -> None:
+    """When all programs that share it have made so many calls on average; what one needs again and again stays."""
+    large, small = sharing(), sharing()
+    call(large, MIB)
+    call(small, MIB)
+    before = resident()
+    call(large, 256 * MIB)
+    for _ in range(60):
+        call(small, MIB)
+        call(large, 64 * MIB)
+    assert resident() - before > 60 * MIB
+    for _ in range(130):
+        call(small, MIB)
+        call(large, MIB)
+    assert resident() - before < 50 * MIB
+
+
 # The result has in[0] bytes, each of which is in[0] / 2 MiB.
 RESULT = """
 #include <string.h>

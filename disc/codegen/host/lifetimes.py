@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from disc.codegen.host.steps import Block, Function, If, Launch, Step, Value, While, roots_of
+from disc.codegen.host.steps import Block, Call, Function, If, Launch, Step, Value, While, roots_of
 from disc.codegen.plan.symbols import divisors, may_be_zero
 from disc.shapes import Dim, ShapeEnv, Truth
 
@@ -54,6 +54,24 @@ def written_by(step: Step) -> set[Value]:
         found |= {roots.get(value, value) for inner in block.steps for value in written_by(inner)}
     if isinstance(step, While):
         found |= {each.initial for each in step.values if each.argument in found and stays(step, each.argument)}
+    return found
+
+
+def handed_on(block: Block) -> set[Value]:
+    """The values in whose memory others may lie: what loops begin with, and give where they have no steps; what functions are given; what
+    the blocks of branches and loops return."""
+    found, roots = set[Value](), dict[Value, Value]()
+    for step in block.walk():
+        if isinstance(step, While):
+            found.update(each.initial for each in step.values)
+        if isinstance(step, Call):
+            found.update(step.reads)
+        for inner in step.blocks:
+            found.update(inner.values)
+            roots |= roots_of(inner)
+    roots |= roots_of(block)
+    while not (behind := {roots[value] for value in found if value in roots}) <= found:
+        found |= behind
     return found
 
 

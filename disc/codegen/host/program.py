@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from disc.codegen.host.steps import Function, Launch, Read, Value
+from disc.codegen.host.steps import Function, Launch, Mode, Read, Value
 from disc.shapes import Condition, Dim, ShapeEnv
 from disc.targets.x86_thresholds import CPU
 
@@ -75,6 +75,12 @@ class Program:
     def updated(self) -> tuple[int, ...]:
         """The numbers of the inputs in whose memory a result lies."""
         return tuple(sorted(set(self.entry.ties.values())))
+
+    @property
+    def spoiled(self) -> tuple[int, ...]:
+        """The numbers of the inputs in whose memory lies what no result is."""
+        numbered = enumerate(self.entry.parameters)
+        return tuple(number for number, each in numbered if each.mode is Mode.DONATED and number not in self.updated)
 
     @property
     def launches(self) -> list[Launch]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from disc.codegen.host.lifetimes import last_reads, reads_of, risky, same_dims, written_by
+from disc.codegen.host.lifetimes import handed_on, last_reads, reads_of, risky, same_dims, written_by
 from disc.codegen.host.memory import Memory
 from disc.codegen.host.program import Program
-from disc.codegen.host.steps import Block, Call, Launch, Step, Value, While, roots_of
+from disc.codegen.host.steps import Block, Launch, Step, Value, roots_of
 from disc.shapes import Dim, ShapeEnv
 
 ZERO = Dim.of(0)
@@ -41,31 +41,13 @@ def replaced_inputs(program: Program, memory: Memory, wanted: Mapping[Value, Val
         return {}
     inputs = {value: number for number, value in enumerate(program.arguments)}
     outputs = {value: number for number, value in enumerate(program.outputs)}
-    reads, roots, plan, shared = last_reads(block), roots_of(block), memory.blocks[block], _handed_on(block)
+    reads, roots, plan, shared = last_reads(block), roots_of(block), memory.blocks[block], handed_on(block)
     found: dict[int, int] = {}
     for position in range(_first_that_never_fails(program.env, block.steps), len(block.steps)):
         for result, operand in _over(block.steps[position], wanted):
             direct = result in plan.direct and result not in roots and entry.block.values.count(result) == 1
             if direct and reads[operand] == position and operand not in shared and same_dims(program.env, result.dims, operand.dims):
                 found[outputs[result]] = inputs[operand]
-    return found
-
-
-def _handed_on(block: Block) -> set[Value]:
-    """The values in whose memory others may lie: what loops begin with, and give where they have no steps; what functions are given; what
-    the blocks of branches and loops return."""
-    found, roots = set[Value](), dict[Value, Value]()
-    for step in block.walk():
-        if isinstance(step, While):
-            found.update(each.initial for each in step.values)
-        if isinstance(step, Call):
-            found.update(step.reads)
-        for inner in step.blocks:
-            found.update(inner.values)
-            roots |= roots_of(inner)
-    roots |= roots_of(block)
-    while not (behind := {roots[value] for value in found if value in roots}) <= found:
-        found |= behind
     return found
 
 

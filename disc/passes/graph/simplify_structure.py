@@ -22,6 +22,7 @@ from disc.ir.rewriting import (
     splat_value,
     static_entry,
 )
+from disc.passes.graph.one_hot_sums import sum_of_one_hot
 from disc.shapes import parse_dim
 
 Rule = Callable[[ir.Operation], ir.Value | None]
@@ -314,7 +315,7 @@ STRUCTURE_RULES: dict[str, tuple[Rule, ...]] = {
         move_through_elementwise,
     ),
     "disc.broadcast_in_dim": (broadcast_identity, broadcast_certain, broadcast_of_broadcast, broadcast_of_new_unit_dims),
-    "stablehlo.reduce": (reduce_nothing,),
+    "stablehlo.reduce": (reduce_nothing, sum_of_one_hot),
     "disc.slice": (slice_everything,),
     "disc.pad": (pad_nothing,),
     "stablehlo.concatenate": (concatenate_one,),

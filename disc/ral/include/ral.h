@@ -53,7 +53,8 @@ typedef enum ral_status {
   RAL_ERROR_CYCLE,     /* a node that is below itself */
   RAL_ERROR_MISSING,   /* a node lacks a child or a number that its kind needs */
   RAL_ERROR_NODE_INDEX, /* a child that is no node of the structure */
-  RAL_ERROR_NODE_KIND  /* a node is of no known kind, or has what its kind has not */
+  RAL_ERROR_NODE_KIND, /* a node is of no known kind, or has what its kind has not */
+  RAL_ERROR_WRITTEN    /* a call failed when inputs that it spoils may have been written over: it cannot be made again */
 } ral_status;
 
 #define RAL_CPU 0    /* the device whose memory is this process's; ral_register_device gives the numbers of others */
@@ -588,6 +589,9 @@ typedef struct ral_graph_stats {
  * launch. At most `most` graphs are kept, those that were used last; 0: none, as at first. A graph keeps the memory that its call needs
  * beside inputs and results. Giving one up waits for the GPU. */
 RAL_API void ral_set_graphs(ral_context* context, int32_t most);
+/* Of a program on the CPU, before its first call: the memory that calls need while they run is of one pool of the process, for all programs
+ * that share it. So programs whose calls alternate, as of a forward and a backward pass, need the memory of one of them. */
+RAL_API void ral_share_memory(ral_context* context);
 RAL_API int32_t ral_graphs(const ral_context* context);
 RAL_API void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats);
 

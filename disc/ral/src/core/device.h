@@ -86,6 +86,8 @@ class DeviceProgram {
   virtual ~DeviceProgram() = default;
 
   virtual std::unique_ptr<Stream> open() = 0;
+  // As of ral_share_memory, for what is opened from now on.
+  virtual void share_memory() noexcept {}
   // What a launch reported after its call had returned, where one is known to have: each once. Thread-safe.
   virtual bool take_fault(Fault*) { return false; }
 };

@@ -99,6 +99,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   status_ = {};
   trim();
   asks_at_ = 0;
+  launched_ = false;
   profile_ = program_.profile.load(std::memory_order_relaxed);
   observer_ = ral::thread_observer();
   given_ = given;
@@ -121,6 +122,9 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
     status = error(RAL_ERROR_MEMORY, "");
   }
   if (!status.ok()) release_outputs();
+  if (!status.ok() && launched_ && program_.signature.spoils_inputs) {
+    return error(RAL_ERROR_WRITTEN, "the call failed when it had begun to write over inputs that are read by nothing else: " + status.message);
+  }
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
   std::fill(outputs_.begin(), outputs_.end(), Output{});  // they are the caller's now
@@ -351,6 +355,7 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   const auto slot = static_cast<size_t>(id);
   counts.launches[slot] += 1;
   if (tasks <= 0) return 0;
+  launched_ = true;
   const ral::TracedKernel traced{kernel, args, &program_.trace, id};
   ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
   if (profile_ == kTraced && program_.device->number() == RAL_CPU) {

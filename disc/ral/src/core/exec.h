@@ -126,6 +126,7 @@ struct ral_exec {
   std::string key_;                        // of the call, among those that are recorded
   const ral::Graph* recording_ = nullptr;  // of the call, as long as its requests are noted
   std::vector<void*> places_;
+  bool launched_ = false;  // whether this call has begun to run kernels
   int64_t asks_at_ = 0;  // nanoseconds of the coarse clock; 0: nothing was read yet
 };
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint32_t kSignatureVersion = 1;
 constexpr uint32_t kMaxRank = 64;
-constexpr uint32_t kWritten = 0x100, kRowMajor = 0x200;  // added to the dtype of an input
-constexpr uint32_t kReplaces = 0x400;                    // added to the dtype of an output
+constexpr uint32_t kWritten = 0x100, kRowMajor = 0x200, kSpoiled = 0x800;  // added to the dtype of an input
+constexpr uint32_t kReplaces = 0x400;                                      // added to the dtype of an output
 
 struct DtypeInfo {
   const char* name;
@@ -80,6 +80,9 @@ struct Reader {
     uint32_t dtype = number<uint32_t>();
     info.written = with_dims && dtype & kWritten;
     if (info.written) dtype -= kWritten;
+    info.spoiled = with_dims && dtype & kSpoiled;
+    if (info.spoiled) dtype -= kSpoiled;
+    if (info.spoiled && !info.written) ok = false;
     const bool row_major = with_dims && dtype & kRowMajor;
     if (row_major) dtype -= kRowMajor;
     const bool replaces = !with_dims && dtype & kReplaces;
@@ -153,7 +156,10 @@ Status read_signature(const Section& section, Signature* signature) {
                      "; rebuild the artifact with this disc");
   }
   signature->inputs = reader.values(true);
-  for (const ValueInfo& info : signature->inputs) signature->writes_inputs |= info.written;
+  for (const ValueInfo& info : signature->inputs) {
+    signature->writes_inputs |= info.written;
+    signature->spoils_inputs |= info.spoiled;
+  }
   signature->outputs = reader.values(false);
   if (!replace_inputs(*signature)) reader.ok = false;
   signature->checks = reader.texts();

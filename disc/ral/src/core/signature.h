@@ -16,6 +16,7 @@ struct ValueInfo {
   int32_t rank = 0;
   std::vector<int64_t> dims;  // inputs only; -1 = dynamic
   bool written = false;       // inputs only: the code may write to its memory
+  bool spoiled = false;       // inputs only: written, and of no use afterwards
   int32_t replaces = -1;      // outputs only: the input in whose memory the code may be told to compute it; -1 = none
   std::string row_major;      // inputs only: where the program decides by its strides, for which it must be row-major; "" = nowhere
 };
@@ -29,6 +30,7 @@ struct WeightInfo {
 struct Signature {
   std::vector<ValueInfo> inputs;
   bool writes_inputs = false;  // whether one of them is written
+  bool spoils_inputs = false;  // whether one of them is spoiled
   std::vector<ValueInfo> outputs;
   std::vector<std::string> checks;  // message templates
   std::vector<std::string> kernels;

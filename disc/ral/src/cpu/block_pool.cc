@@ -66,6 +66,7 @@ void BlockPool::give_all() noexcept {
 
 void BlockPool::trim() noexcept {
   std::erase_if(entries_, [](const std::unique_ptr<Entry>& entry) {
+    if (entry->data) return false;
     allow(entry->block);
     entry->block.trim();
     forbid(entry->block);
@@ -75,10 +76,47 @@ void BlockPool::trim() noexcept {
   });
 }
 
+void BlockPool::clear() noexcept {
+  std::erase_if(entries_, [](const std::unique_ptr<Entry>& entry) {
+    if (entry->data) return false;
+    allow(entry->block);
+    return true;
+  });
+}
+
 int64_t BlockPool::used() const noexcept {
   int64_t bytes = 0;
   for (const auto& entry : entries_) bytes += entry->block.used();
   return bytes;
+}
+
+Immortal<SharedBlocks> shared_blocks;
+
+void* SharedBlocks::take(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return blocks_.take(bytes);
+}
+
+void SharedBlocks::give(void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  blocks_.give(data);
+}
+
+void SharedBlocks::join() noexcept {
+  const std::lock_guard lock(mutex_);
+  ++users_;
+}
+
+void SharedBlocks::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--users_ == 0) blocks_.clear();
+}
+
+void SharedBlocks::trim() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (++asked_ < users_) return;
+  asked_ = 0;
+  blocks_.trim();
 }
 
 }  // namespace ral

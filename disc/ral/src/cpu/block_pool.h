@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "core/fork.h"
 #include "cpu/memory.h"
 
 namespace ral {
@@ -24,8 +26,11 @@ class BlockPool {
   bool give(void* data) noexcept;
   void give_all() noexcept;
 
-  // Gives back what no request since the last trim needed. Every block is free then.
+  // Gives back what no request since the last trim needed, of the free blocks.
   void trim() noexcept;
+
+  // Gives back all free blocks.
+  void clear() noexcept;
 
   // Bytes that may be resident.
   int64_t used() const noexcept;
@@ -40,5 +45,32 @@ class BlockPool {
 
   std::vector<std::unique_ptr<Entry>> entries_;
 };
+
+// One pool of the process, for the programs that share it: those whose calls alternate need the memory of the largest alone. Thread-safe.
+class SharedBlocks final : ForkAware {
+ public:
+  // As of BlockPool.
+  void* take(int64_t bytes);
+  void give(void* data) noexcept;
+
+  // How many use it. When the last one leaves, all memory goes back.
+  void join() noexcept;
+  void leave() noexcept;
+
+  // Each user calls it after so many calls of its own: once all have, on average, the pool is trimmed.
+  void trim() noexcept;
+
+ private:
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork(bool) noexcept override { mutex_.unlock(); }
+
+  std::mutex mutex_;
+  BlockPool blocks_;
+  int64_t users_ = 0;
+  int64_t asked_ = 0;  // calls of `trim` since the last one that did
+  ForkRegistration registration_{*this};
+};
+
+extern Immortal<SharedBlocks> shared_blocks;
 
 }  // namespace ral

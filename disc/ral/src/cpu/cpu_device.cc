@@ -1,7 +1,10 @@
 #include "cpu/cpu_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/clock.h"
@@ -26,8 +29,30 @@ int32_t threads_for(int64_t tasks, int64_t total_cost, int32_t most) {
 
 class CpuStream final : public Stream {
  public:
-  void* allocate(int64_t bytes, Status*) override { return blocks_.take(bytes); }
-  bool free(void* block) noexcept override { return blocks_.give(block); }
+  // shares: whether its memory is of the pool that programs share.
+  explicit CpuStream(bool shares) : pools_(shares) {
+    if (pools_) shared_blocks->join();
+  }
+  ~CpuStream() override {
+    give_all();
+    if (pools_) shared_blocks->leave();
+  }
+
+  void* allocate(int64_t bytes, Status*) override {
+    if (!pools_) return blocks_.take(bytes);
+    taken_.reserve(taken_.size() + 1);
+    void* block = shared_blocks->take(bytes);
+    if (!block) return nullptr;
+    taken_.push_back(block);
+    asked_ += bytes;
+    return block;
+  }
+  bool free(void* block) noexcept override {
+    if (!pools_) return blocks_.give(block);
+    if (std::erase(taken_, block) == 0) return false;
+    shared_blocks->give(block);
+    return true;
+  }
 
   bool copy(void* to, const void* from, int64_t bytes, Status*) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -39,7 +64,8 @@ class CpuStream final : public Stream {
   }
   bool synchronize(Status*) override { return true; }
   bool finish(Status*, Fault*) override {
-    blocks_.give_all();
+    held_ = std::exchange(asked_, 0);
+    give_all();
     return true;
   }
 
@@ -67,13 +93,23 @@ class CpuStream final : public Stream {
   }
 
   void trim() noexcept override {
-    blocks_.trim();
+    pools_ ? shared_blocks->trim() : blocks_.trim();
     scratch_.trim();
   }
-  int64_t held_bytes() const noexcept override { return blocks_.used() + scratch_.used(); }
+  int64_t held_bytes() const noexcept override { return (pools_ ? held_ : blocks_.used()) + scratch_.used(); }
 
  private:
-  BlockPool blocks_;
+  void give_all() noexcept {
+    blocks_.give_all();
+    for (void* block : taken_) shared_blocks->give(block);
+    taken_.clear();
+  }
+
+  const bool pools_;
+  BlockPool blocks_;            // its own, where it does not share
+  std::vector<void*> taken_;    // of the shared ones, those that the call in progress has
+  int64_t asked_ = 0;           // bytes of shared blocks that this call has asked for
+  int64_t held_ = 0;            // and the last one had
   Block scratch_;
   Shares shares_;
   int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
@@ -81,7 +117,11 @@ class CpuStream final : public Stream {
 
 class CpuProgram final : public DeviceProgram {
  public:
-  std::unique_ptr<Stream> open() override { return std::make_unique<CpuStream>(); }
+  std::unique_ptr<Stream> open() override { return std::make_unique<CpuStream>(shares_.load(std::memory_order_relaxed)); }
+  void share_memory() noexcept override { shares_.store(true, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> shares_ = false;
 };
 
 }  // namespace

@@ -16,10 +16,11 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 19> kErrorNames{
+constexpr std::array<const char*, 20> kErrorNames{
     nullptr,         "InputRankError", "InputTypeError", "DeviceError",    "ShapeConstraintError", "AliasError",          "OutOfMemoryError",
     "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError",
-    "StructureError", "CycleError",     "MissingFieldError", "NodeIndexError", "NodeKindError"};
+    "StructureError", "CycleError",     "MissingFieldError", "NodeIndexError", "NodeKindError",
+    "WrittenError"};
 
 // What `set_stream` was given for this thread.
 thread_local std::optional<int64_t> python_stream;
@@ -485,7 +486,7 @@ FrameworkMemory::FrameworkMemory(const Kind& kind, size_t count) : before_(lendi
 FrameworkMemory::~FrameworkMemory() { set_lending(before_); }
 
 void raise(ral_status status, const std::string& message) {
-  if (status == RAL_ERROR_CANCELLED && PyErr_Occurred()) nb::raise_python_error();
+  if ((status == RAL_ERROR_CANCELLED || status == RAL_ERROR_WRITTEN) && PyErr_Occurred()) nb::raise_python_error();
   const nb::object type = nb::module_::import_("disc.errors").attr(kErrorNames.at(static_cast<size_t>(status)));
   PyErr_SetString(type.ptr(), message.c_str());
   nb::raise_python_error();
