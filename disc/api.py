@@ -366,7 +366,8 @@ def executable_of(
     `Executable.from_parts`."""
     program = next(iter(built.targets.values())).program  # the others take and give the same
     with module.context, ir.Location.unknown():
-        tables = manifest_tables(program, module, load_env(module))
+        spoiled = {number for made in built.targets.values() for number in made.program.spoiled}
+        tables = manifest_tables(program, module, load_env(module), spoiled)
     _note_replaced(cast("list[dict[str, object]]", tables["outputs"]), [made.program.replaces for made in built.targets.values()])
     outputs = with_names(cast("Sequence[Mapping[str, object]]", tables["outputs"]), names or {})
     manifest: dict[str, object] = {

@@ -94,7 +94,7 @@ def build(parts: Sequence[Part], weights: WeightTable, means: Means, on_part: Ca
             slots = WeightSlots(store)
             program, listing = reader.program(target, slots)
             made[target.name] = ForTarget(program, listing, backend_of(target).assemble(listing, target, means), slots.numbers)
-    if len({(each.program.updated, each.program.spoiled) for each in made.values()}) > 1:
+    if len({each.program.updated for each in made.values()}) > 1:
         raise CompilerBug("the targets of a program write other inputs in place")
     state = read_state(parts[0].module)
     return Built(made, store.entries, [store.plain(name) for name in state.buffers] if state is not None else [])
@@ -169,6 +169,8 @@ class _Reader:
         parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
         entry = Function(ENTRY, parameters, block)
         gigahertz = target.thresholds.device.rates.gigahertz
+        if not set(entry.ties.values()).isdisjoint(self.donated):
+            raise CompilerBug("a result lies in the memory of an input that nothing reads after the call")
         program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
         memory = plan_memory(program, self._plans)
         program.replaces = replaced_inputs(program, memory, wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -47,16 +47,17 @@ def _argument_attributes(module: ir.Module) -> list[ir.DictAttr | None]:
     return [ir.DictAttr(attributes[number]) for number in range(count)]
 
 
-def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
-    """The part of the manifest that is the same for all targets: inputs, outputs, symbols."""
+def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv, spoiled: Collection[int]) -> Mapping[str, object]:
+    """The part of the manifest that is the same for all targets: inputs, outputs, symbols. spoiled: the numbers of the inputs that the code
+    of any target spoils."""
     state = read_state(module)
-    written = {*(state.written if state is not None else ()), *program.updated, *program.spoiled}
+    written = {*(state.written if state is not None else ()), *program.updated, *spoiled}
     return {
         "inputs": [
             {
                 **record,
                 **({"written": True} if number in written else {}),
-                **({"spoiled": True} if number in program.spoiled else {}),
+                **({"spoiled": True} if number in spoiled else {}),
             }
             for number, record in enumerate(input_records(module, program.arguments))
         ],

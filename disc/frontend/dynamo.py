@@ -54,7 +54,16 @@ from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.output_views import Assembly, Turn, computed_roots, cut_results, replaced_inputs, returned_nodes, turn_inputs
+from disc.frontend.output_views import (
+    Assembly,
+    Turn,
+    bases_of_results,
+    computed_roots,
+    cut_results,
+    replaced_inputs,
+    returned_nodes,
+    turn_inputs,
+)
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_cache, graph_compiler
 from disc.frontend.replaced import replaced
@@ -524,9 +533,10 @@ class _Compiled:
 def _cut(module: fx.GraphModule, replaced: Mapping[int, int] | None = None, donated: Collection[str] = ()) -> _Cut:
     """Changes `module`. replaced, donated: as of `compile_graph`. Raises: UnsupportedOpError."""
     places = replaced_inputs(module.graph, replaced) if replaced else {}
+    seen = bases_of_results(module.graph)
     assemble, turn = cut_results(module), turn_inputs(module)
     outputs = {node: number for number, node in enumerate(returned_nodes(module.graph)) if isinstance(node, fx.Node)}
-    given = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if node.name in donated]
+    given = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if node.name in donated and node not in seen]
     own = {outputs[node]: place for node, place in places.items() if node in outputs}
     turned = turn.orders if turn is not None else ()  # of these, the program gets a view
     return _Cut(module, assemble, turn, own, [place for place in given if place not in turned])
@@ -656,6 +666,7 @@ def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn |
     written = executable.replace_inputs()
     spoiled = [place for place, record in enumerate(executable.manifest["inputs"]) if record.get("spoiled")]
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
+    alone = _holders([torch.empty(1, device="cpu")], 0)
     if isinstance(executable.context, Context):
         executable.context.share_memory()  # as a rule a call of one graph begins when that of another has ended
     state = executable.manifest.get("state")
@@ -665,7 +676,18 @@ def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn |
         if written:
             _check_writable(cast("torch.Tensor", inputs[place]) for place in written)
         if spoiled:
-            inputs = _donated(inputs, spoiled, lists=1 if turn is None else 2)
+            return spoiling(_donated(inputs, spoiled, alone, lists=1 if turn is None else 2), inputs)
+        return called(inputs)
+
+    def spoiling(given: list[object], inputs: list[object]) -> Sequence[object]:
+        try:
+            return called(given)
+        except WrittenError as error:
+            if all(given[place] is not inputs[place] for place in spoiled):  # copies
+                raise DiscError(str(error)) from error
+            raise
+
+    def called(inputs: list[object]) -> Sequence[object]:
         if seeded or profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
             with profiler.record_function(label):
                 results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
@@ -673,22 +695,33 @@ def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn |
             results = called_by_position(executable, inputs)
         return [results] if single else cast("Sequence[object]", results)
 
-    run.writes = bool(written)  # pyright: ignore[reportFunctionMemberAccess]
+    run.writes = bool(written or spoiled)  # pyright: ignore[reportFunctionMemberAccess]
     plain = state is None and not spoiled and isinstance(executable.context, Context)
     run.plain = executable if plain else None  # pyright: ignore[reportFunctionMemberAccess]
     return run
 
 
-def _donated(inputs: list[object], spoiled: Sequence[int], lists: int) -> list[object]:
+def _holders(tensors: list[object], place: int) -> tuple[int, int, int, int]:
+    """How many hold a tensor: its object, what that stands for, its storage's object, the memory. What asks counts, too."""
+    references = sys.getrefcount(tensors[place])
+    tensor = cast("torch.Tensor", tensors[place])
+    storage = tensor.untyped_storage()  # one object for all who ask
+    return (
+        references,
+        tensor._use_count(),  # pyright: ignore[reportAttributeAccessIssue]
+        sys.getrefcount(storage),
+        torch._C._storage_Use_Count(storage._cdata),  # pyright: ignore[reportAttributeAccessIssue]
+    )
+
+
+def _donated(inputs: list[object], spoiled: Sequence[int], alone: tuple[int, int, int, int], lists: int) -> list[object]:
     """The inputs with copies of those, of the numbers `spoiled`, that somebody else holds, or whose memory (a graph that is retained does,
-    and a hook may), or that do not lie row by row. lists: in how many of ours each input is."""
+    and a hook may), or that do not lie row by row. alone: of a tensor that is in one list; lists: in how many of ours each input is."""
     copies: dict[int, object] = {}
     for place in spoiled:
+        references, *others = _holders(inputs, place)
         tensor = cast("torch.Tensor", inputs[place])
-        alone = sys.getrefcount(tensor) == lists + 2 and tensor._use_count() == 1  # pyright: ignore[reportAttributeAccessIssue]
-        storage = tensor.untyped_storage()  # which counts itself
-        alone &= torch._C._storage_Use_Count(storage._cdata) == 2  # pyright: ignore[reportAttributeAccessIssue]
-        if not alone or not tensor.is_contiguous():
+        if (references - lists + 1, *others) != alone or not tensor.is_contiguous():
             copies[place] = tensor.clone(memory_format=torch.contiguous_format)
     return [copies.get(place, each) for place, each in enumerate(inputs)] if copies else inputs
 

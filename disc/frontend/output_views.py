@@ -116,7 +116,7 @@ def replaced_inputs(graph: fx.Graph, replaced: Mapping[int, int]) -> dict[fx.Nod
     """The computed results that may lie where inputs lay, and the numbers of these. replaced: number of a result → that of the input into
     which the caller copies it after each call. Both lie row by row, and nothing else that is returned is one of both, or a view of it."""
     returned, placeholders = returned_nodes(graph), graph.find_nodes(op="placeholder")
-    seen = Counter(base for node in returned if isinstance(node, fx.Node) for base in _bases(node))
+    seen = bases_of_results(graph)
     found: dict[fx.Node, int] = {}
     for number, place in replaced.items():
         node, placeholder = returned[number], placeholders[place]
@@ -125,6 +125,11 @@ def replaced_inputs(graph: fx.Graph, replaced: Mapping[int, int]) -> dict[fx.Nod
         if _lies_in_rows(node.meta.get("val")) and _lies_in_rows(placeholder.meta.get("val")):
             found[node] = place
     return found
+
+
+def bases_of_results(graph: fx.Graph) -> Counter[fx.Node]:
+    """What results are, or are views of: inputs, and what is computed; of how many results each."""
+    return Counter(base for node in returned_nodes(graph) if isinstance(node, fx.Node) for base in _bases(node))
 
 
 def _bases(node: fx.Node) -> set[fx.Node]:

@@ -39,13 +39,14 @@ def test_labels_within_and_without(dtype: torch.dtype, count: int) -> None:
         given = inputs(size, count, dtype)
         for one, other in zip(compiled(*given), model(*given), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(torch.signbit(one) & ~one.isnan(), torch.signbit(other) & ~other.isnan())
 
 
 def inputs(rows: int, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels below, in and above the range of the classes, as far as the type has them; some values are infinite or NaN."""
+    """Labels below, in and above the range of the classes, as far as the type has them; some values are infinite, NaN or -0."""
     generator = torch.Generator().manual_seed(rows)
     limits = torch.iinfo(dtype)
     labels = torch.randint(max(-3, limits.min), min(count + 3, limits.max), (rows,), generator=generator).to(dtype)
     values = torch.randn(rows, generator=generator)
-    values[1::6], values[2::6] = torch.inf, torch.nan
+    values[1::6], values[2::6], values[3::6] = torch.inf, torch.nan, -0.0
     return labels, values, torch.rand(rows, generator=generator) < 0.8

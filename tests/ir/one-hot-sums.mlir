@@ -26,7 +26,8 @@ func.func @main(%label: tensor<?xi64, [@S0]>, %valid: tensor<?x1xi1, [@S0, 1]>, 
   // CHECK: %[[ROW:.*]] = "disc.reshape"(%[[OK]])
   // CHECK: %[[BOTH:.*]] = stablehlo.and %[[IN]], %[[ROW]]
   // CHECK: %[[VALUE:.*]] = "disc.broadcast_in_dim"(%[[V]])
-  // CHECK: %[[R0:.*]] = stablehlo.select %[[BOTH]], %[[VALUE]]
+  // CHECK: %[[CHOSEN:.*]] = stablehlo.select %[[BOTH]], %[[VALUE]]
+  // CHECK: %[[R0:.*]] = stablehlo.add %[[CHOSEN]]
   %0 = stablehlo.select %both, %values, %zeros : tensor<?x7xi1, [@S0, 7]>, tensor<?x7xf32, [@S0, 7]>
   %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x7xf32, [@S0, 7]>, tensor<f32>) -> tensor<?xf32, [@S0]>
 

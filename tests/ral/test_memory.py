@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -123,7 +126,22 @@ def test_programs_that_share_memory_have_the_largest_arena() -> None:
     assert call(second, 65 * MIB) == address != call(alone, MIB)
     assert resident() - before < 80 * MIB
     assert held(first) == 3 * MIB and held(second) == 65 * MIB  # what the last call of each had
-    del first, second
+
+
+def test_shared_memory_goes_back_with_the_last_program() -> None:
+    """In a process of its own: others may share it here."""
+    code = "import test_memory; test_memory.give_back_shared()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def give_back_shared() -> None:
+    first, second = sharing(), sharing()
+    call(second, MIB)
+    before = resident()
+    call(first, 64 * MIB)
+    del first
+    assert resident() - before > 60 * MIB
+    del second
     assert resident() - before < 10 * MIB
 
 

@@ -28,7 +28,7 @@ class _InPlace:
     def block(self, block: Block, donated: Collection[Value] = ()) -> Block:
         block = replace(block, steps=tuple(map(self._with_inner, block.steps)))
         reads, roots, shared = last_reads(block), roots_of(block), handed_on(block)
-        sharing: dict[Value, list[Value]] = {}
+        sharing: dict[Value, list[Value]] = {}  # of each memory, the values that lie there, before or after
         for value, root in roots.items():
             sharing.setdefault(root, [root]).append(value)
         own = {value for step in block.steps if isinstance(step, Launch) for value in step.results}
@@ -38,15 +38,15 @@ class _InPlace:
                 ties: dict[Value, Value] = {}
                 for result, operand in step.over:
                     root = roots.get(operand, operand)
-                    places = sharing.get(root, [root])
-                    given = root in donated and result not in block.values
+                    places, behind = sharing.get(root, [root]), sharing.get(result, [result])
+                    given = root in donated and not any(each in block.values for each in behind)
                     free = (root in own or given) and shared.isdisjoint(places) and all(reads.get(each, -1) <= number for each in places)
                     alone = sum(roots.get(each, each) == root for each in step.reads) == 1 and operand not in ties.values()
                     fits = result.element == operand.element and same_dims(self.env, result.dims, operand.dims)
                     if free and alone and fits and result not in ties and result not in self.apart:
                         ties[result] = operand
-                        roots[result] = root
-                        sharing.setdefault(root, [root]).append(result)
+                        roots.update(dict.fromkeys(behind, root))
+                        sharing.setdefault(root, [root]).extend(behind)
                 step = replace(step, ties=tuple(ties.items())) if ties else step
             steps.append(step)
         return replace(block, steps=tuple(steps))

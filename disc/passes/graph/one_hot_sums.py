@@ -28,7 +28,7 @@ def sum_of_one_hot(op: ir.Operation) -> ir.Value | None:
         return None
     chosen, start = defining(op.operands[0], "stablehlo.select"), splat_value(op.operands[1])
     dims = ints_attr(op, "dimensions")
-    if chosen is None or start is None or start != 0 or len(dims) != 1:
+    if chosen is None or start is None or start != 0 or np.signbit(start) or len(dims) != 1:
         return None
     (dim,) = dims
     otherwise, count = splat_value(chosen.operands[2]), static_size(entries(chosen.results[0].type)[dim])
@@ -43,7 +43,9 @@ def sum_of_one_hot(op: ir.Operation) -> ir.Value | None:
     for each in others:
         inside = build("stablehlo.and", [inside, _without(each, dim, op)], [inside.type], before=op).results[0]
     type_ = op.results[0].type
-    return build("stablehlo.select", [inside, _without(value, dim, op), make_splat(otherwise, type_, op)], [type_], before=op).results[0]
+    zero = make_splat(start, type_, op)
+    found = build("stablehlo.select", [inside, _without(value, dim, op), zero], [type_], before=op).results[0]
+    return build("stablehlo.add", [found, zero], [type_], before=op).results[0]  # a sum that begins with 0 is never -0
 
 
 def _conjuncts(condition: ir.Value) -> list[ir.Value]:
@@ -71,9 +73,9 @@ def _counts(value: ir.Value, dim: int, count: int) -> bool:
     dtype, place = held_dtype(str(element_type(value.type))), int_attr(numbers, "dim")
     if dtype.kind not in "iu" or np.iinfo(dtype).max < count - 1:
         return False
-    if spread is None:
-        return place == dim
-    return ints_attr(spread, "dims")[place] == dim and place not in ints_attr(spread, "maybe")
+    if static_size(entries(numbers.results[0].type)[place]) != count:
+        return False
+    return place == dim if spread is None else ints_attr(spread, "dims")[place] == dim
 
 
 def _in_range(label: ir.Value, count: int, before: ir.Operation) -> ir.Value:

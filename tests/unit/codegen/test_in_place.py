@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from host_programs import COUNT, MIXES, TOTAL, Writer, Written, below
+from host_programs import COUNT, MIXES, PUT, TOTAL, Writer, Written, below
 from host_trees import random_tree
 
 from disc.codegen.host.in_place import in_place
@@ -181,6 +181,20 @@ def test_donated_inputs() -> None:
     assert pairs(changed(w.finish(total, x), donated=[x])) == []
 
 
+def test_donated_inputs_that_a_result_would_lie_in() -> None:
+    """Since that is put where another value lay, before or behind it."""
+    for behind in (False, True):
+        w = Writer()
+        x = w.input(8)
+        row, place = w.input(1), w.input(1)
+        first = w.launch(MIXES[1], x, dims=(8,), may_be_over=x)
+        second = w.launch(PUT, first, row, place, dims=(8,), over=first)
+        last = w.launch(MIXES[2], second, dims=(8,), may_be_over=second) if behind else second
+        found = changed(w.finish(last), donated=[x])
+        assert found.program.updated == () and len(found.program.outputs) == 1
+        assert pairs(found) == (named((first, x), (second, first)) if behind else named((second, first)))
+
+
 def test_a_call_that_fails_when_inputs_may_be_written_over() -> None:
     """It says so; one that is refused before has written nothing."""
     w = Writer()
@@ -215,6 +229,7 @@ def _check_random(seed: int) -> None:
     given = random.Random(seed).sample(before.program.arguments, 1)
     after = changed(before, donated=[each for each in given if each not in before.program.entry.block.values])
     verify(after.program)
+    assert after.program.updated == before.program.updated  # no result lies in what was donated
     for sizes in itertools.islice(SIZES, seed % 2, None, 2):
         check(after, sizes, before)
 

@@ -36,8 +36,8 @@ class Calls:
         self.in_place: list[bool] = []
         original = dynamo._donated
 
-        def noting(inputs: list[object], spoiled: Sequence[int], lists: int) -> list[object]:
-            found = original(inputs, spoiled, lists)
+        def noting(inputs: list[object], *others: Any, **named: Any) -> list[object]:
+            found = original(inputs, *others, **named)
             self.in_place.append(found is inputs)
             return found
 
@@ -134,6 +134,42 @@ def test_memory_that_views_hold(calls: Calls) -> None:
     assert all(torch.equal(*pair) for pair in zip(held, before, strict=True))
     torch.testing.assert_close(gradients(compiled), gradients(eager))
     assert calls.in_place == [False]
+
+
+def test_memory_that_a_storage_holds(calls: Calls) -> None:
+    eager, compiled = models()
+    x, labels = given(12)
+    held: list[Any] = []
+
+    def pack(value: Tensor) -> Tensor:
+        held.append(value.untyped_storage())
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        loss = compiled(x, labels)
+    before = [each.clone() for each in held]
+    loss.backward()
+    eager(x, labels).backward()
+    assert all(list(one) == list(other) for one, other in zip(held, before, strict=True))
+    torch.testing.assert_close(gradients(compiled), gradients(eager))
+    assert calls.in_place == [False]
+
+
+def test_gradients_that_are_written_over_themselves(calls: Calls) -> None:
+    """The gradient of what is kept is written over, and is a result."""
+
+    def loss(x: Tensor, h: Tensor, w: Tensor) -> Tensor:
+        return torch.select_scatter(x + h @ w, torch.zeros(w.shape[1]), 0, 0).sigmoid().sum()
+
+    compiled = torch.compile(loss, backend="disc", dynamic=True, options={"strict": True})
+    for rows in (5, 9):
+        operands = [
+            torch.randn(rows, 6, requires_grad=True),
+            torch.randn(rows, 4, requires_grad=True),
+            torch.randn(4, 6, requires_grad=True),
+        ]
+        found = torch.autograd.grad(compiled(*operands), operands)
+        torch.testing.assert_close(found, torch.autograd.grad(loss(*operands), operands))
 
 
 def test_a_result_that_the_caller_has_too(calls: Calls) -> None:

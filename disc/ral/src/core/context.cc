@@ -36,16 +36,26 @@ ral_context::ExecPointer ral_context::take_exec() {
 }
 
 void ral_context::give_exec(ExecPointer exec, bool completed) {
-  std::lock_guard lock(mutex_);
-  exec->counts.calls = completed ? 1 : 0;
-  totals_->add(exec->counts);
-  idle_.push_back(std::move(exec));
-  if (--calls_until_trim_ > 0) return;
-  // The ones at the front have been idle since the last time here.
-  idle_.erase(idle_.begin(), idle_.begin() + static_cast<ptrdiff_t>(fewest_idle_));
-  execs_ -= fewest_idle_;
-  fewest_idle_ = idle_.size();
-  calls_until_trim_ = kCallsPerTrim;
+  size_t old = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    exec->counts.calls = completed ? 1 : 0;
+    totals_->add(exec->counts);
+    idle_.push_back(std::move(exec));
+    if (--calls_until_trim_ > 0) return;
+    old = fewest_idle_;  // the ones at the front have been idle since the last time here
+    fewest_idle_ = idle_.size();
+    calls_until_trim_ = kCallsPerTrim;
+  }
+  for (; old > 0; --old) {
+    ExecPointer oldest;  // is destroyed when the lock is no longer held: that takes another
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return;
+    oldest = std::move(idle_.front());
+    idle_.erase(idle_.begin());
+    fewest_idle_ = std::min(fewest_idle_, idle_.size());
+    --execs_;
+  }
 }
 
 Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,

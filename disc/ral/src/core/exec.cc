@@ -122,7 +122,8 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
     status = error(RAL_ERROR_MEMORY, "");
   }
   if (!status.ok()) release_outputs();
-  if (!status.ok() && launched_ && program_.signature.spoils_inputs) {
+  // An error of a custom function is the model's own, and is handed on as it is.
+  if (!status.ok() && launched_ && program_.signature.spoils_inputs && status.code != RAL_ERROR_FUNCTION) {
     return error(RAL_ERROR_WRITTEN, "the call failed when it had begun to write over inputs that are read by nothing else: " + status.message);
   }
   if (!status.ok()) return status;

@@ -1,5 +1,7 @@
 #include "cpu/block_pool.h"
 
+#include <utility>
+
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -112,10 +114,10 @@ void SharedBlocks::leave() noexcept {
   if (--users_ == 0) blocks_.clear();
 }
 
-void SharedBlocks::trim() noexcept {
+void SharedBlocks::trim(int64_t* asked) noexcept {
   const std::lock_guard lock(mutex_);
-  if (++asked_ < users_) return;
-  asked_ = 0;
+  if (std::exchange(*asked, period_) != period_) return;
+  ++period_;
   blocks_.trim();
 }
 

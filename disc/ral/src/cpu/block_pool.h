@@ -57,8 +57,9 @@ class SharedBlocks final : ForkAware {
   void join() noexcept;
   void leave() noexcept;
 
-  // Each user calls it after so many calls of its own: once all have, on average, the pool is trimmed.
-  void trim() noexcept;
+  // Each user calls it after so many calls of its own: the pool is trimmed once one has come twice since it was trimmed last. asked: what the
+  // user was told the last time, 0 at first.
+  void trim(int64_t* asked) noexcept;
 
  private:
   void before_fork() noexcept override { mutex_.lock(); }
@@ -67,7 +68,7 @@ class SharedBlocks final : ForkAware {
   std::mutex mutex_;
   BlockPool blocks_;
   int64_t users_ = 0;
-  int64_t asked_ = 0;  // calls of `trim` since the last one that did
+  int64_t period_ = 1;  // of trims
   ForkRegistration registration_{*this};
 };
 

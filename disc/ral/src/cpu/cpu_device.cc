@@ -93,7 +93,7 @@ class CpuStream final : public Stream {
   }
 
   void trim() noexcept override {
-    pools_ ? shared_blocks->trim() : blocks_.trim();
+    pools_ ? shared_blocks->trim(&period_) : blocks_.trim();
     scratch_.trim();
   }
   int64_t held_bytes() const noexcept override { return (pools_ ? held_ : blocks_.used()) + scratch_.used(); }
@@ -110,6 +110,7 @@ class CpuStream final : public Stream {
   std::vector<void*> taken_;    // of the shared ones, those that the call in progress has
   int64_t asked_ = 0;           // bytes of shared blocks that this call has asked for
   int64_t held_ = 0;            // and the last one had
+  int64_t period_ = 0;          // of the pool, when it was asked for a trim
   Block scratch_;
   Shares shares_;
   int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
