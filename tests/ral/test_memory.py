@@ -118,7 +118,14 @@ def sharing() -> Executable:
     return executable
 
 
-def test_programs_that_share_memory_have_the_largest_arena() -> None:
+@pytest.mark.parametrize("name", ["have_the_largest_arena", "give_back_with_the_last_program", "give_back_what_old_calls_needed"])
+def test_programs_that_share_memory(name: str) -> None:
+    """In a process of their own: others may share it here."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", f"import test_memory; test_memory.{name}()"], check=True, env=environment)
+
+
+def have_the_largest_arena() -> None:
     first, second, alone = sharing(), sharing(), arenas()
     before = resident()
     address = call(first, 64 * MIB)
@@ -128,13 +135,7 @@ def test_programs_that_share_memory_have_the_largest_arena() -> None:
     assert held(first) == 3 * MIB and held(second) == 65 * MIB  # what the last call of each had
 
 
-def test_shared_memory_goes_back_with_the_last_program() -> None:
-    """In a process of its own: others may share it here."""
-    code = "import test_memory; test_memory.give_back_shared()"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-
-
-def give_back_shared() -> None:
+def give_back_with_the_last_program() -> None:
     first, second = sharing(), sharing()
     call(second, MIB)
     before = resident()
@@ -145,18 +146,8 @@ def give_back_shared() -> None:
     assert resident() - before < 10 * MIB
 
 
-def test_calls_at_once_have_arenas_of_their_own_where_these_are_shared() -> None:
-    executable, found = sharing(), list[int]()
-    callers = [threading.Thread(target=lambda: found.append(call(executable, MIB, 8))) for _ in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(set(found)) == 8
-
-
-def test_shared_memory_that_only_old_calls_needed_is_given_back() -> None:
-    """When all programs that share it have made so many calls on average; what one needs again and again stays."""
+def give_back_what_old_calls_needed() -> None:
+    """Once any program has made so many calls; what one needs again and again stays."""
     large, small = sharing(), sharing()
     call(large, MIB)
     call(small, MIB)
@@ -170,6 +161,16 @@ def test_shared_memory_that_only_old_calls_needed_is_given_back() -> None:
         call(small, MIB)
         call(large, MIB)
     assert resident() - before < 50 * MIB
+
+
+def test_calls_at_once_have_arenas_of_their_own_where_these_are_shared() -> None:
+    executable, found = sharing(), list[int]()
+    callers = [threading.Thread(target=lambda: found.append(call(executable, MIB, 8))) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(set(found)) == 8
 
 
 # The result has in[0] bytes, each of which is in[0] / 2 MiB.
