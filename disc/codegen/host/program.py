@@ -79,8 +79,8 @@ class Program:
     @property
     def spoiled(self) -> tuple[int, ...]:
         """The numbers of the inputs in whose memory lies what no result is."""
-        numbered = enumerate(self.entry.parameters)
-        return tuple(number for number, each in numbered if each.mode is Mode.DONATED and number not in self.updated)
+        updated = self.updated
+        return tuple(number for number, each in enumerate(self.entry.parameters) if each.mode is Mode.DONATED and number not in updated)
 
     @property
     def launches(self) -> list[Launch]:
