@@ -153,6 +153,7 @@ READS = frozenset(
 FILLED_BY_CHANCE = frozenset(
     _named("normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_")
 )  # of a tensor nobody waits for: drawn at once, as without a recorder
+DRAWING = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal))  # at once, as they have no tensors
 # Whose Python floats may be tensors as well, or scale one.
 _SUMS = "add sub mul div true_divide lerp addcmul addcdiv"
 VARYING = frozenset(

@@ -9,16 +9,17 @@ from typing import cast
 import torch
 
 from disc.frontend.lazy.calls import BACKWARD, DETACHING, GRADIENT, PASSES, SET_GRADIENT, Input, Value, references
-from disc.frontend.lazy.reached import passed, reached
+from disc.frontend.lazy.reached import apart_from_each_other, passed, reached, saved_by
 from disc.frontend.lazy.traces import Made, Run, Step
 
 
 class NotCompiledError(Exception):
-    """A trace that PyTorch goes on running. step: the call that is why, if one is."""
+    """A trace that PyTorch goes on running. step: the call that is why, if one is; behind: whether the trace may end behind that, which is
+    part of it else."""
 
-    def __init__(self, why: str, step: Step | None = None) -> None:
+    def __init__(self, why: str, step: Step | None = None, *, behind: bool = False) -> None:
         super().__init__(why)
-        self.step = step
+        self.step, self.behind = step, behind
 
 
 @dataclass
@@ -91,6 +92,7 @@ class Outline:
             self.apart = frozenset(differentiable.difference(*self.reached.values()))
             for number in passed({number: real[number] for number in kept}):
                 makers[number][1].passed = True
+            self._check_passes({number: real[number] for number in kept}, makers)
             self._follow_gradients()
             return
         needed, views = dict[int, None](), dict[int, None]()
@@ -101,6 +103,15 @@ class Outline:
             place, step = makers[number]
             leaf = [n for n, each in enumerate(step.results) if type(each) is Made][number - step.first]
             self.views.append((number, place, leaf))
+
+    def _check_passes(self, kept: Mapping[int, torch.Tensor], makers: Mapping[int, tuple[int, Step]]) -> None:
+        """A backward pass frees all that a program with gradients has kept: values that may have a pass each are of two programs."""
+        pair = apart_from_each_other(kept, self.tensors)
+        if pair is None:
+            return
+        (place, step), (other, later) = makers[pair[0]], makers[pair[1]]
+        why = f"values made at {step.line} and {later.line} may have a backward pass each"
+        raise NotCompiledError(why) if place == other else NotCompiledError(why, step, behind=True)
 
     def _need(self, number: int, makers: Mapping[int, tuple[int, Step]], needed: dict[int, None], views: dict[int, None]) -> None:
         """A value: it is computed, or is a view of such as are, which is made behind these."""
@@ -156,15 +167,11 @@ def is_freed(value: torch.Tensor) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        saved = [name for name in dir(node) if name == "saved_tensors" or name.startswith("_raw_saved_")]
-        try:
-            kept = [getattr(node, name.replace("_raw", "", 1)) for name in saved]
-        except RuntimeError as error:
-            if "second time" not in str(error):  # it is there, and has been written since
-                return False
+        saved = saved_by(node)
+        if saved:
+            return False
+        if saved is None:
             freed = True
             continue
-        if any(isinstance(each, torch.Tensor) or (isinstance(each, tuple) and len(each) > 0) for each in kept):
-            return False
         pending += [each for each, _ in node.next_functions]
     return freed

@@ -49,6 +49,41 @@ def passed(values: Mapping[int, torch.Tensor]) -> set[int]:
     return found
 
 
+def saved_by(node: Node) -> bool | None:
+    """Whether autograd has saved tensors for a node; None if a backward pass has freed them."""
+    raw = [name for name in dir(node) if name.startswith("_raw_saved_")]
+    names = (
+        ["saved_tensors"] if "_raw_saved_tensors" in raw else [name.replace("_raw", "", 1) for name in raw]
+    )  # in Python, or of PyTorch's own
+    try:
+        saved = [getattr(node, name) for name in names]
+    except RuntimeError as error:
+        return None if "second time" in str(error) else True  # or it has been written since
+    return any(isinstance(each, torch.Tensor) or (isinstance(each, tuple) and len(each) > 0) for each in saved)
+
+
+def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[int, int] | None:
+    """The numbers of two of those values, which PyTorch has computed, of which each can have a backward pass of its own, one after the
+    other: no other of the values is computed of them, and a pass through one frees nothing that one through the other needs."""
+    known, found = by_edges(inputs), list[tuple[int, Node, set[Node]]]()
+    behind = {id(values[number].grad_fn) for number in passed(values)}
+    for number, value in sorted(values.items()):
+        if value.grad_fn is None or id(value.grad_fn) in behind:
+            continue
+        seen, pending = set[Node](), [value.grad_fn]
+        while pending:
+            node = pending.pop()
+            if node not in seen:
+                seen.add(node)
+                pending += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in known]
+        needed = {node for node in seen if saved_by(node)}
+        other = next((before for before, node, nodes in found if node is not value.grad_fn and not nodes & needed), None)
+        if other is not None:
+            return other, number
+        found.append((number, value.grad_fn, needed))
+    return None
+
+
 def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], inputs_reached: Mapping[int, frozenset[int]]) -> None:
     """Has a program's backward pass give no gradients of inputs that none of the results is reached from whose gradients it takes.
     inputs_reached: by the numbers of the results. Results that are views of inputs have gradients of PyTorch's own."""

@@ -20,11 +20,13 @@ from torch._C import DisableTorchFunction, _EnableTorchFunction
 from torch.autograd import profiler
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._device import DeviceContext
 
 from disc.errors import warn
 from disc.frontend.dynamo import Settings, without_function_modes
 from disc.frontend.lazy.calls import (
     BACKWARD,
+    DRAWING,
     FACTS,
     FILLED_BY_CHANCE,
     GRADIENT,
@@ -79,6 +81,11 @@ def _framework(lock: threading.RLock) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _modes() -> list[object]:
+    """Of functions that are on, the last of which is asked first."""
+    return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+
+
 def _autocast() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
@@ -97,6 +104,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, settings: Settings, statistics: LazyStatistics) -> None:
         super().__init__()
         self.settings, self.statistics = settings, statistics
+        self._draws_in_order = settings.options.random == "eager"
         self._lock = threading.RLock()
         self.follower = Follower(_framework(self._lock), self._called, self._end_for_read)
         self.follower.recorder = self
@@ -138,7 +146,14 @@ class Recorder(TorchFunctionMode):
             self._alone(self._compute, ended)
 
     def _alone(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls a function of ours: other threads wait for it."""
+        """Calls a function of ours: other threads wait for it. Native code that reads numbers (`torch.Tensor([a, b])`) has autograd off,
+        which what is computed for it is not to be without."""
+        if (
+            torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+            and not torch.is_inference_mode_enabled()
+        ):
+            with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet.from_raw_repr(0)):
+                return self._alone(function, *args)
         with self._lock:
             self.follower.enter()
             try:
@@ -148,9 +163,13 @@ class Recorder(TorchFunctionMode):
 
     def look_around(self) -> None:
         """Nothing is recorded where calls are watched as they are made: by hooks for what autograd keeps, modes of dispatch (what traces or
-        counts operations), a search for gradients that are no numbers, or for tangents. Traces begin anew for another default dtype."""
+        counts operations), modes of functions that began before this one and so come behind it, or a search for tangents or for gradients
+        that are no numbers. Traces begin anew for another default dtype."""
         watched = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
         traced = torch._C._len_torch_dispatch_stack() > 0 or torch.is_anomaly_enabled()
+        modes = _modes()
+        behind = modes[: modes.index(self)] if self in modes else []
+        watched = watched or not all(isinstance(each, DeviceContext) for each in behind)
         self.follower.active = not watched and not traced and torch.autograd.forward_ad._current_level < 0
         if self._run.here.before is None and self._run.here is not self._roots.get(torch.get_default_dtype()):
             self._new_run()
@@ -158,7 +177,7 @@ class Recorder(TorchFunctionMode):
     def leave(self) -> None:
         """Leaves the modes of PyTorch, also where others have come since. One that began before and has ended meanwhile has taken this one
         away in its place, as the last one, and goes now."""
-        others = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+        others = _modes()
         behind = others[others.index(self) + 1 :] if self in others else []
         for _ in behind:
             torch._C._pop_torch_function_stack()
@@ -180,6 +199,8 @@ class Recorder(TorchFunctionMode):
         role = self._role(func)
         if role == FACT:
             return self._fact(FACTS[func], func, args, kwargs)
+        if func in DRAWING:
+            self._draw()
         if func in SIZED and not self.follower.stopped:
             counted = self._counted(func, args, kwargs)
             role = READ if counted is None else self._role(counted)
@@ -206,11 +227,10 @@ class Recorder(TorchFunctionMode):
         for value in values:
             if type(value) is not LazyTensor or value._facts.is_leaf or not value._facts.requires_grad:
                 continue
-            step = next(each for each in reversed(value._run.here.steps()) if each.first <= value._number and _makes(each))
+            step = self._maker(value)
             if step.ends:
                 continue
-            step.ends = True
-            self.follower.set_ends(step.number)
+            self._end_behind(step)
             if value._value is None:
                 self._by_pytorch()
             elif step.passed and type(value._value.grad_fn).__name__ == "CompiledFunctionBackward":
@@ -218,6 +238,28 @@ class Recorder(TorchFunctionMode):
                     f"disc.lazy: gradients of a value made at {step.line} are asked for, for the first time, and a program has computed it "
                     "together with what they come from: call disc.lazy.flush() behind that line, or do it again"
                 )
+
+    def _draw(self) -> None:
+        """Numbers are drawn at once: where they are to be those of eager PyTorch, behind those that what is recorded draws."""
+        if self._draws_in_order and self._run.pending:
+            self._end()
+
+    def _separate(self, value: object) -> None:
+        """There is a backward pass of a value that others of its program are computed of, which may have passes of their own behind that
+        (`a`, `b` and `a + b`): from now on the trace ends behind it."""
+        if type(value) is LazyTensor and value._facts.requires_grad and not value._facts.is_leaf:
+            step = self._maker(value)
+            if step.passed and not step.ends:
+                self._end_behind(step)
+
+    def _maker(self, value: LazyTensor) -> Step:
+        """The call that has made a value."""
+        return next(each for each in reversed(value._run.here.steps()) if each.first <= value._number and _makes(each))
+
+    def _end_behind(self, step: Step) -> None:
+        """From now on traces end behind a call."""
+        step.ends = True
+        self.follower.set_ends(step.number)
 
     def _is_constant(self, tensor: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a tensor requires no gradients and, by a function of `OF_CONSTANTS`, goes on to require none. What the run writes to one
@@ -235,7 +277,7 @@ class Recorder(TorchFunctionMode):
         if known is None:
             role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
             role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS or func in WATCHED else role
-            role = MADE if func in MAKING else role
+            role = MADE if func in MAKING else PERHAPS_READ if self._draws_in_order and func in DRAWING else role
             known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
         return known % ROLES
 
@@ -305,10 +347,11 @@ class Recorder(TorchFunctionMode):
         run = self._run
         if run.pending or run.here.before is None or run.here.ends or self.at_work or not self.records():
             return
-        values = [run.proxy(number)._value for number in run.live()]
-        if all(each is not None and (not each.requires_grad or is_freed(each)) for each in values):
-            run.here.ends = True
-            self.follower.set_ends(run.here.number)
+        with DisableTorchFunction():  # a node of autograd is locked while it is asked what it has saved: a call of ours would wait for it
+            values = [run.proxy(number)._value for number in run.live()]
+            ends = all(each is not None and (not each.requires_grad or is_freed(each)) for each in values)
+        if ends:
+            self._end_behind(run.here)
 
     def settle_before(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls what may change what has been recorded, though the recorder is not told. A call of ours that calls it is recorded."""
@@ -398,10 +441,12 @@ class Recorder(TorchFunctionMode):
         first = run.number_of(args[0]) if args and type(args[0]) in TENSORS else None
         if func in FILLED_BY_CHANCE and first is not None and first >= call.mark:
             follower.forget(call)
+            self._draw()
             return self._outside(func, args, kwargs)
         if func is BACKWARD and (type(args[0]) is not LazyTensor or args[0]._run is not run):  # a program of its own
             follower.forget(call)
             self._end()
+            self._separate(args[0])
             return self._call_now(func, args, kwargs)[1]
         if run.pending:  # described anew: what is pending has values then, or belongs to a run that is over
             follower.forget(call)
@@ -412,6 +457,8 @@ class Recorder(TorchFunctionMode):
             follower.forget(call)
             self._expect(asked_for(func, args, kwargs) if func in PASSES else ())
             self._end()
+            if func is BACKWARD:
+                self._separate(args[0])
             self.statistics.alone[user_place()[0] if step is None else step.line] += 1
             return self._call_now(func, args, kwargs)[1]
         return self._noted(call, func, args, kwargs, step)
@@ -587,8 +634,11 @@ class Recorder(TorchFunctionMode):
         run.deferring, run.pending = False, 0
         try:
             self._run_again(run)
-        finally:
-            self.follower.loosen()
+        except BaseException:  # no more than what came before the failing call has values: nothing goes on from there
+            self._new_run()
+            self.follower.finish(run)
+            raise
+        self.follower.loosen()
 
     def _end(self) -> None:
         """The trace ends here."""
@@ -720,7 +770,9 @@ class Recorder(TorchFunctionMode):
     def _refuse(self, run: Run, error: NotCompiledError) -> None:
         run.here.segment.refused = str(error)
         self.statistics.refused[str(error)] += 1
-        if error.step is not None:
+        if error.step is not None and error.behind:
+            self._end_behind(error.step)
+        elif error.step is not None:
             next(each for each in run.here.steps() if each.number == error.step.number).alone = True
         elif self.settings.strict and error.__cause__ is not None:
             raise error.__cause__ from error

@@ -106,7 +106,8 @@ def _replace_handler() -> None:
     handler = torch.overrides.handle_torch_function
     if _is_ours(handler):
         return
-    ours = _noted(replace_handler(handler, torch._C._len_torch_function_stack, torch._C._get_function_stack_at))
+    stack = (torch._C._len_torch_function_stack, torch._C._get_function_stack_at, torch._C._is_torch_function_enabled)
+    ours = _noted(replace_handler(handler, *stack))
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "torch" and vars(module).get("handle_torch_function") is handler:
             module.handle_torch_function = ours  # pyright: ignore[reportAttributeAccessIssue]

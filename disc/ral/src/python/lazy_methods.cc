@@ -58,6 +58,30 @@ Follower* follower_of(PyObject* handle) {
   return nb::inst_ptr<Follower>(found);
 }
 
+PyObject* modes_count = nullptr;  // () -> how many modes are on
+PyObject* mode_at = nullptr;      // (place) -> the mode
+PyObject* enabled = nullptr;      // () -> whether functions of PyTorch are handed over to modes
+
+enum class First { kNone, kFollower, kOther };
+
+// The mode that would be asked first.
+First first_mode(const Follower& follower) {
+  const nb::object count = nb::steal(PyObject_CallNoArgs(modes_count));
+  const Py_ssize_t modes = count.is_valid() ? PyLong_AsSsize_t(count.ptr()) : 0;
+  const nb::object place = modes > 0 ? nb::steal(PyLong_FromSsize_t(modes - 1)) : nb::object();
+  const nb::object mode = place.is_valid() ? nb::steal(PyObject_CallOneArg(mode_at, place.ptr())) : nb::object();
+  if (!mode.is_valid()) return PyErr_Clear(), First::kNone;
+  return mode.is(follower.recorder) ? First::kFollower : First::kOther;
+}
+
+// Whether a mode of somebody's own is asked before the follower.
+bool comes_behind(const Follower& follower) {
+  if (first_mode(follower) != First::kOther) return false;
+  const nb::object on = nb::steal(PyObject_CallNoArgs(enabled));
+  if (!on.is_valid()) PyErr_Clear();
+  return on.ptr() == Py_True;
+}
+
 // A call by a handle, whose follower lives as long as the handle that the caller holds.
 PyObject* by_handle(PyObject* function, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   Follower* follower = count > 0 ? follower_of(values[0]) : nullptr;
@@ -65,6 +89,7 @@ PyObject* by_handle(PyObject* function, PyObject* const* values, Py_ssize_t coun
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a method without its tensor");
     return nullptr;
   }
+  if (comes_behind(*follower)) return PyObject_Vectorcall(function, values, static_cast<size_t>(count), names);
   return follower->call(function, {values, count, nullptr, names}, true);
 }
 
@@ -171,22 +196,9 @@ PyMethodDef mode_method = {"__torch_function__", reinterpret_cast<PyCFunction>(r
 // --- functions of PyTorch in Python -------------------------------------------------------------------------------------------------
 
 PyObject* original = nullptr;       // torch.overrides.handle_torch_function
-PyObject* modes_count = nullptr;    // () -> how many modes are on
-PyObject* mode_at = nullptr;        // (place) -> the mode
-
-// Whether the mode that would be asked first is that of the follower.
-bool is_first(const Follower& follower) {
-  const nb::object count = nb::steal(PyObject_CallNoArgs(modes_count));
-  const Py_ssize_t modes = count.is_valid() ? PyLong_AsSsize_t(count.ptr()) : 0;
-  const nb::object place = modes > 0 ? nb::steal(PyLong_FromSsize_t(modes - 1)) : nb::object();
-  const nb::object mode = place.is_valid() ? nb::steal(PyObject_CallOneArg(mode_at, place.ptr())) : nb::object();
-  if (!mode.is_valid()) PyErr_Clear();
-  return mode.is_valid() && mode.is(follower.recorder);
-}
-
 // (function, relevant arguments, arguments...): what a compiled trace goes through needs no Python.
 PyObject* handle_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
-  if (following && !following->stopped && count >= 2 && is_first(*following)) {
+  if (following && !following->stopped && count >= 2 && first_mode(*following) == First::kFollower) {
     PyObject* result = nullptr;
     if (following->fast(values[0], {values + 2, count - 2, nullptr, names}, true, result)) return result;
   }
@@ -196,10 +208,11 @@ PyObject* handle_function(PyObject*, PyObject* const* values, Py_ssize_t count, 
 PyMethodDef handle_method = {"handle_torch_function", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(handle_function)),
                              METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-nb::object replacement(nb::handle function, nb::handle count, nb::handle at) {
+nb::object replacement(nb::handle function, nb::handle count, nb::handle at, nb::handle on) {
   original = function.inc_ref().ptr();
   modes_count = count.inc_ref().ptr();
   mode_at = at.inc_ref().ptr();
+  enabled = on.inc_ref().ptr();
   PyObject* made = PyCFunction_New(&handle_method, nullptr);
   if (!made) nb::raise_python_error();
   return nb::steal(made);
@@ -233,6 +246,9 @@ void set_handles(nb::handle type, const HandleFields& fields) {
   handle_fields = fields;
   auto* const handles = reinterpret_cast<PyTypeObject*>(handle_type);
   free_handle = std::exchange(handles->tp_dealloc, drop_handle);
+  // A class with `__getitem__` is one of sequences to Python, which PyTorch's own is not: constructors that take lists of numbers
+  // (`torch.Tensor([a, b])`) would look for numbers in a number. Subscripts are those of a mapping.
+  handles->tp_as_sequence->sq_item = nullptr;
 }
 
 void check_handle(nb::handle handle) {
@@ -290,7 +306,7 @@ void bind_followers(nb::module_& module) {
   if (!method_type || !attribute_type) nb::raise_python_error();
   module.attr("LazyMethod") = nb::borrow(reinterpret_cast<PyObject*>(method_type));
   module.attr("LazyAttribute") = nb::borrow(reinterpret_cast<PyObject*>(attribute_type));
-  module.def("replace_handler", &replacement, nb::arg("function"), nb::arg("count"), nb::arg("mode_at"));
+  module.def("replace_handler", &replacement, nb::arg("function"), nb::arg("count"), nb::arg("mode_at"), nb::arg("enabled"));
   module.def("has_handle", &has_handle, nb::arg("arguments"), nb::arg("keywords"));
   module.def("value_holders", &value_holders, nb::arg("handle"));
   module.def("retire_handle", &retire_handle, nb::arg("handle"), nb::arg("type"));

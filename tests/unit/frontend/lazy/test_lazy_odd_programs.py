@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -275,6 +276,7 @@ def tensors_as_numbers() -> Step:
             torch.ones(4, 3).view(FUNCTIONS.add(two, 0), 6),
             FUNCTIONS.full([2], scale),
             FUNCTIONS.arange(two),
+            FUNCTIONS.Tensor([scale, two]),
         ]
         loss = optimizer.step(closure)
         return [*results, torch.as_tensor(loss).detach(), layer.weight.detach().clone()]
@@ -405,6 +407,30 @@ def modes_of_dispatch() -> Step:
         with FlopCounterMode(display=False) as flops:
             layer(x).sum().backward()
         return [y.item(), *(each == "aten.tanh.default" for each in names.seen), flops.get_total_flops(), (x + 1).sum().item()]
+
+    return step
+
+
+class _Doubled(TorchFunctionMode):
+    """What gives twice what `tanh` does, and asks the tensor for its shape meanwhile."""
+
+    def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * (2 if args[0].shape else 1) if func in (torch.tanh, Tensor.tanh) else result
+
+
+def modes_of_functions() -> Step:
+    """Before the recorder, and behind it."""
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad()
+        x = layer(rows(count))
+        with _Doubled():
+            y, z = x.tanh(), torch.tanh(x)
+        (y.sum() + z.square().sum()).backward()
+        return [y, z, layer.weight.grad, y.sum().item()]
 
     return step
 
@@ -580,7 +606,7 @@ PROGRAMS = (
     gradients_through_what_was_read, gradients_of_gradients_of_what_was_read, losses_that_are_held, gradients_that_come_in_place,
     tensors_as_numbers, inference, sparse_gradients, of_sizes_alone, two_heads_of_a_trunk_that_is_freed,
     a_graph_that_is_retained_though_its_weights_are_written, outputs_of_other_sizes, another_default_dtype, modes_of_dispatch,
-    others_that_trace, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
+    others_that_trace, modes_of_functions, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
     gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
     gradients_that_are_no_numbers,
 )  # fmt: skip
@@ -604,6 +630,15 @@ def test_program(make: Callable[[], Step]) -> None:
     for ours, theirs in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_a_mode_of_functions_that_began_before() -> None:
+    layer, found = nn.Linear(4, 4), list[Tensor]()
+    for count in (3, 3, 3, 3, 5):
+        with _Doubled(), disc.lazy():
+            y = layer(rows(count)).tanh()
+            found.append(y.detach())
+        torch.testing.assert_close(found[-1], 2 * layer(rows(count)).tanh().detach())
 
 
 def test_within_inference_mode() -> None:

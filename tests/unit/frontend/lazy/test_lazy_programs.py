@@ -735,3 +735,25 @@ def test_misuse() -> None:
         (X + 1).sum().item()
     disc.lazy.disable()
     disc.lazy.disable()
+
+
+def test_draws_come_in_the_order_of_eager() -> None:
+    """Some are at once, as they take no tensors, and others are recorded."""
+    weights = torch.linspace(0.1, 1, 12).view(3, 4)
+
+    def step() -> list[Tensor]:
+        chosen = torch.multinomial(weights * 2, 1)
+        noise = torch.randn(3, 1)
+        mask = nn.functional.dropout(weights, 0.5)
+        started = torch.empty(4).uniform_()
+        return [chosen + noise, mask * started, torch.rand_like(weights), torch.randperm(5) + 1]
+
+    torch.manual_seed(0)
+    expected = [step() for _ in range(6)]
+    torch.manual_seed(0)
+    found = list[list[Tensor]]()
+    for _ in expected:
+        with disc.lazy(random="eager"):
+            found.append(step())
+    torch.testing.assert_close(found, expected)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
