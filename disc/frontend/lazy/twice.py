@@ -1,7 +1,9 @@
-"""Gradients of gradients of compiled traces whose values were read before the backward pass.
+"""Gradients that the backward programs of compiled traces do not have, whose values were read before the backward pass.
 
-The program of such a trace is AOTAutograd's, whose backward program cannot be differentiated. Where gradients of gradients may follow
-(`create_graph=True`) the trace's calls are made again by PyTorch, on the same inputs, and what autograd says of these is the gradient.
+The program of such a trace is AOTAutograd's, whose backward program cannot be differentiated, and takes zeros for the gradients of
+results that have none: of one that is infinite, or at a pole of its derivative, these become NaN (a root of zero, which is only printed).
+Where gradients of gradients may follow (`create_graph=True`), or such zeros may be why a gradient is not finite, the trace's calls are made
+again by PyTorch, on the same inputs, and what autograd says of these is the gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ Gradients = tuple[torch.Tensor | None, ...]
 def differentiate_twice(
     results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], made_again: Callable[[], Sequence[torch.Tensor]]
 ) -> None:
-    """Has gradients of gradients of a program's results be those of `made_again`: the same values, as PyTorch computes them of the inputs.
+    """Has gradients of gradients of a program's results, and those that zeros may have spoiled, be those of `made_again`: the same
+    values, as PyTorch computes them of the inputs.
     Results that are views of others, or of inputs, stay as they are: PyTorch's error says that there is no such gradient."""
     differentiable = [each for each in results if each.requires_grad and each.grad_fn is not None]
     nodes = {each.grad_fn for each in differentiable}
@@ -32,13 +35,16 @@ def differentiate_twice(
     edges = node.next_functions
 
     def gradients(found: Gradients, given: Gradients) -> Gradients | None:
-        if not torch.is_grad_enabled():
+        again = torch.is_grad_enabled()
+        if not again and (all(given[number] is not None for number in sources) or all(map(_is_finite, found))):
             return None
         variables = _of_edges(edges, inputs)
         wanted = [place for place, each in enumerate(variables) if each is not None]
         if variables.count(None) != sum(source is None for source, _ in edges):
             return None
         if versions != [each._version for each in inputs]:
+            if not again:
+                return None
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
                 "an input of what disc.lazy has compiled, of which gradients of gradients are computed"
@@ -47,7 +53,7 @@ def differentiate_twice(
         heads = [(values[sources[number]], each) for number, each in enumerate(given) if each is not None and number in sources]
         made = torch.autograd.grad(
             [value for value, _ in heads], [variables[place] for place in wanted], [each for _, each in heads],
-            create_graph=True, allow_unused=True,
+            create_graph=again, allow_unused=True,
         )  # fmt: skip
         results: list[Any] = list(found)
         for place, each in zip(wanted, made, strict=True):
@@ -55,6 +61,10 @@ def differentiate_twice(
         return tuple(results)
 
     node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
+
+
+def _is_finite(gradient: torch.Tensor | None) -> bool:
+    return gradient is None or bool(gradient.isfinite().all())
 
 
 def _of_edges(edges: Sequence[Edge], inputs: Sequence[torch.Tensor]) -> list[Any]:
