@@ -264,6 +264,7 @@ class Follower:
     recorder: Any
     active: bool
     stopped: bool
+    modes: int
     def __init__(self, framework: dict[str, Any], slow: Callable[..., object], end: Callable[[LazyRun | None], object]) -> None: ...
     @property
     def mode_function(self) -> Callable[..., object]: ...

@@ -85,8 +85,7 @@ class Lazy:
         with _recording:
             take_over(lambda: _thread.active)
         if not recorder.follower.stopped:
-            recorder.__enter__()
-            recorder.entered = True
+            recorder.join()
         _thread.active = recorder
         recorder.look_around()
         set_following(recorder.follower)

@@ -174,6 +174,11 @@ class Recorder(TorchFunctionMode):
         if self._run.here.before is None and self._run.here is not self._roots.get(torch.get_default_dtype()):
             self._new_run()
 
+    def join(self) -> None:
+        """Is the last of the modes of PyTorch, which is asked first."""
+        self.__enter__()
+        self.entered, self.follower.modes = True, torch._C._len_torch_function_stack()
+
     def leave(self) -> None:
         """Leaves the modes of PyTorch, also where others have come since. One that began before and has ended meanwhile has taken this one
         away in its place, as the last one, and goes now."""
@@ -181,7 +186,7 @@ class Recorder(TorchFunctionMode):
         behind = others[others.index(self) + 1 :] if self in others else []
         for _ in behind:
             torch._C._pop_torch_function_stack()
-        self.entered = False
+        self.entered, self.follower.modes = False, 0
         self.__exit__(None, None, None)
         for each in behind:
             torch._C._push_on_torch_function_stack(each)
@@ -190,7 +195,7 @@ class Recorder(TorchFunctionMode):
         """Leaves the modes of PyTorch, if it is the last one: what is never recorded costs nothing then."""
         count = torch._C._len_torch_function_stack()
         if self.entered and count and torch._C._get_function_stack_at(count - 1) is self:
-            self.entered = False
+            self.entered, self.follower.modes = False, 0
             self.__exit__(None, None, None)
 
     def _taken(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -122,6 +122,7 @@ class Follower {
 
   nb::object recorder;
   bool active = false, stopped = false;
+  int64_t modes = 0;  // of functions: the recorder, where it is among them, and those that began before
   nb::dict roles;  // function -> 8 * its number + Role
   std::vector<char> ahead;  // for each step, whether compiled traces go through it
 

@@ -64,11 +64,16 @@ PyObject* enabled = nullptr;      // () -> whether functions of PyTorch are hand
 
 enum class First { kNone, kFollower, kOther };
 
+int64_t count_modes() {
+  const nb::object count = nb::steal(PyObject_CallNoArgs(modes_count));
+  if (!count.is_valid()) return PyErr_Clear(), 0;
+  return PyLong_AsLongLong(count.ptr());
+}
+
 // The mode that would be asked first.
 First first_mode(const Follower& follower) {
-  const nb::object count = nb::steal(PyObject_CallNoArgs(modes_count));
-  const Py_ssize_t modes = count.is_valid() ? PyLong_AsSsize_t(count.ptr()) : 0;
-  const nb::object place = modes > 0 ? nb::steal(PyLong_FromSsize_t(modes - 1)) : nb::object();
+  const int64_t modes = count_modes();
+  const nb::object place = modes > 0 ? nb::steal(PyLong_FromLongLong(modes - 1)) : nb::object();
   const nb::object mode = place.is_valid() ? nb::steal(PyObject_CallOneArg(mode_at, place.ptr())) : nb::object();
   if (!mode.is_valid()) return PyErr_Clear(), First::kNone;
   return mode.is(follower.recorder) ? First::kFollower : First::kOther;
@@ -76,7 +81,7 @@ First first_mode(const Follower& follower) {
 
 // Whether a mode of somebody's own is asked before the follower.
 bool comes_behind(const Follower& follower) {
-  if (first_mode(follower) != First::kOther) return false;
+  if (count_modes() <= follower.modes || first_mode(follower) != First::kOther) return false;
   const nb::object on = nb::steal(PyObject_CallNoArgs(enabled));
   if (!on.is_valid()) PyErr_Clear();
   return on.ptr() == Py_True;
@@ -349,6 +354,7 @@ void bind_followers(nb::module_& module) {
       .def_rw("recorder", &Follower::recorder)
       .def_rw("active", &Follower::active)
       .def_rw("stopped", &Follower::stopped)
+      .def_rw("modes", &Follower::modes)
       .def_prop_ro("roles", [](const Follower& self) { return self.roles; });
 }
 
