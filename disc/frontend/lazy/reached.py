@@ -65,7 +65,7 @@ def saved_by(node: Node) -> bool | None:
 def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[int, int] | None:
     """The numbers of two of those values, which PyTorch has computed, of which each can have a backward pass of its own, one after the
     other: no other of the values is computed of them, and a pass through one frees nothing that one through the other needs."""
-    known, found = by_edges(inputs), list[tuple[int, Node, set[Node]]]()
+    known, found, saved = by_edges(inputs), list[tuple[int, Node, set[Node]]](), dict[Node, bool]()
     behind = {id(values[number].grad_fn) for number in passed(values)}
     for number, value in sorted(values.items()):
         if value.grad_fn is None or id(value.grad_fn) in behind:
@@ -75,8 +75,9 @@ def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[t
             node = pending.pop()
             if node not in seen:
                 seen.add(node)
+                saved[node] = saved[node] if node in saved else bool(saved_by(node))
                 pending += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in known]
-        needed = {node for node in seen if saved_by(node)}
+        needed = {node for node in seen if saved[node]}
         other = next((before for before, node, nodes in found if node is not value.grad_fn and not nodes & needed), None)
         if other is not None:
             return other, number
