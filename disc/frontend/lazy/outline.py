@@ -87,7 +87,7 @@ class Outline:
                 line = makers[kept[0]][1].line
                 raise NotCompiledError(f"gradients of a value made at {line} may be asked for after backward()", self._first_pass())
             self.needed = live
-            self.reached = {number: reached(real[number], self.tensors) for number in kept}
+            self.reached = {number: reached(real[number], self.tensors, self.written) for number in kept}
             differentiable = {number for number, each in enumerate(self.tensors) if each.requires_grad}
             self.apart = frozenset(differentiable.difference(*self.reached.values()))
             for number in passed({number: real[number] for number in kept}):
@@ -106,7 +106,7 @@ class Outline:
 
     def _check_passes(self, kept: Mapping[int, torch.Tensor], makers: Mapping[int, tuple[int, Step]]) -> None:
         """A backward pass frees all that a program with gradients has kept: values that may have a pass each are of two programs."""
-        pair = apart_from_each_other(kept, self.tensors)
+        pair = apart_from_each_other(kept, self.tensors, self.written)
         if pair is None:
             return
         (place, step), (other, later) = makers[pair[0]], makers[pair[1]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -11,15 +11,19 @@ from torch.autograd.graph import Node, get_gradient_edge
 Edge = tuple[Node | None, int]
 
 
-def by_edges(inputs: Sequence[torch.Tensor]) -> dict[Edge, int]:
-    """The numbers of inputs that require gradients, by where these go."""
-    edges = {number: get_gradient_edge(each) for number, each in enumerate(inputs) if each.requires_grad}
+def by_edges(inputs: Sequence[torch.Tensor], written: Set[int] = frozenset()) -> dict[Edge, int]:
+    """The numbers of inputs that require gradients, by where these go. Without those that a trace has written, if they are values: they are
+    where gradients of what it has written to them go by now."""
+    edges = {number: get_gradient_edge(each) for number, each in enumerate(inputs)
+             if each.requires_grad and (each.is_leaf or number not in written)}  # fmt: skip
     return {(edge.node, edge.output_nr): number for number, edge in edges.items()}
 
 
-def reached(value: torch.Tensor, inputs: Sequence[torch.Tensor]) -> frozenset[int]:
-    """The numbers of the inputs that gradients of a value that PyTorch has computed go to."""
-    known, found, seen, pending = by_edges(inputs), set[int](), set[Node](), [value.grad_fn]
+def reached(value: torch.Tensor, inputs: Sequence[torch.Tensor], written: Set[int]) -> frozenset[int]:
+    """The numbers of the inputs that gradients of a value that PyTorch has computed go to. Those that are written, unless they are
+    leaves, may all be such."""
+    known, seen, pending = by_edges(inputs, written), set[Node](), [value.grad_fn]
+    found = {number for number in written if inputs[number].requires_grad and not inputs[number].is_leaf}
     while pending:
         node = pending.pop()
         if node is None or node in seen:
@@ -62,10 +66,10 @@ def saved_by(node: Node) -> bool | None:
     return any(isinstance(each, torch.Tensor) or (isinstance(each, tuple) and len(each) > 0) for each in saved)
 
 
-def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[int, int] | None:
+def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor], written: Set[int]) -> tuple[int, int] | None:
     """The numbers of two of those values, which PyTorch has computed, of which each can have a backward pass of its own, one after the
     other: no other of the values is computed of them, and a pass through one frees nothing that one through the other needs."""
-    known, found, saved = by_edges(inputs), list[tuple[int, Node, set[Node]]](), dict[Node, bool]()
+    known, found, saved = by_edges(inputs, written), list[tuple[int, Node, set[Node]]](), dict[Node, bool]()
     behind = {id(values[number].grad_fn) for number in passed(values)}
     for number, value in sorted(values.items()):
         if value.grad_fn is None or id(value.grad_fn) in behind:
@@ -101,7 +105,7 @@ def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 
     def gradients(found: tuple[torch.Tensor | None, ...], given: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         taken = {number for place, each in enumerate(given) if each is not None for number in by_output.get(place, numbers)}
-        return tuple(each if number in taken else None for number, each in zip(numbers, found, strict=True))
+        return tuple(each if number is None or number in taken else None for number, each in zip(numbers, found, strict=True))
 
     node.register_hook(gradients)  # pyright: ignore[reportArgumentType]
 

@@ -584,6 +584,22 @@ def weights_that_are_swapped() -> Step:
     return step
 
 
+def parts_that_are_written_of_each_other() -> Step:
+    """Gradients of what is written go to what it is written with, and to what was there before."""
+    layer = nn.Linear(4, 3)
+    nn.init.constant_(layer.weight, 0.2)
+
+    def step(count: int) -> list[object]:
+        layer.zero_grad()
+        y, out = layer(rows(count + 2)), torch.zeros(count + 2, 3)
+        out[:, 1:] = y[:, :2]
+        out[0] += y[1]
+        (out * out).sum().backward()
+        return [out, layer.weight.grad, layer.bias.grad]
+
+    return step
+
+
 def gradients_that_are_no_numbers() -> Step:
     weight = nn.Parameter(torch.ones(4))
 
@@ -608,7 +624,7 @@ PROGRAMS = (
     a_graph_that_is_retained_though_its_weights_are_written, outputs_of_other_sizes, another_default_dtype, modes_of_dispatch,
     others_that_trace, modes_of_functions, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
     gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
-    gradients_that_are_no_numbers,
+    gradients_that_are_no_numbers, parts_that_are_written_of_each_other,
 )  # fmt: skip
 
 
