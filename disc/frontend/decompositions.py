@@ -197,7 +197,7 @@ def attention(
     """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument."""
     if enable_gqa:
         key, value = repeated_heads(key, query.shape[-3]), repeated_heads(value, query.shape[-3])
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor = 1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale  # of an integer as `math.sqrt`, which would fix a size
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
     if is_causal:
         rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1)

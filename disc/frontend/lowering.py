@@ -28,7 +28,7 @@ from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.branch_demands import Premise, branches_of, only_in, premises_of
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
-from disc.frontend.computed_numbers import expression_of
+from disc.frontend.computed_numbers import ROUNDING, expression_of
 from disc.frontend.conditions import relation
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized_call, is_custom
@@ -330,6 +330,9 @@ class _Lowering:
             for size, preference, read in readers:
                 if isinstance(size, int):
                     continue
+                if isinstance(size, ROUNDING) and expression_of(to_text(size)) is not None:  # a number that the forward graph has computed
+                    found.append((preference, to_text(size), read))
+                    continue
                 rank = preference if isinstance(size, sympy.Symbol) else 2
                 found += [(rank, name, reader) for name, reader in solve_base(size, read, lambda: arithmetic).items()]
         for _, name, reader in sorted(found, key=lambda entry: entry[0]):
@@ -391,9 +394,10 @@ class _Lowering:
     def _compute(self, emitter: OpBuilder, found: Sequence[Found], environment: ShapeEnv | None) -> None:
         """Binds the numbers that conditions are about and that the program computes."""
         names = {name for each in found if isinstance(each, Decision) for name in each.condition.symbols()}
-        for name in sorted(names - emitter.sizes.bases.keys()):
+        for name in sorted(names):
             number = expression_of(name)
-            if number is not None and environment is not None:
+            is_bound = name in emitter.sizes.bases  # perhaps as a part of the number before
+            if number is not None and environment is not None and not is_bound:
                 number = number.xreplace({each: environment.replace(each) for each in number.free_symbols})
                 with ir.InsertionPoint(emitter.sizes.place(number)):
                     emitter.compute(name, number)

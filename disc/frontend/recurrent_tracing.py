@@ -19,12 +19,14 @@ from torch._dynamo.eval_frame import innermost_backend
 
 from disc.frontend import transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
+from disc.frontend.dense_views import dense_views
 from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.fixed_floats import fixed_floats
 from disc.frontend.packed_tracing import traced_packing
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 from disc.frontend.scan_gradients import gradients_of_scans
+from disc.frontend.size_quotients import quick_quotients
 from disc.frontend.tensor_indices import traced_indices
 
 aten = torch.ops.aten
@@ -46,7 +48,16 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), forms(), traced_indices(), traced_packing(), fixed_floats(), fewer_collections():
+        with (
+            config.patch(allow_rnn=True),
+            forms(),
+            traced_indices(),
+            traced_packing(),
+            fixed_floats(),
+            dense_views(),
+            quick_quotients(),
+            fewer_collections(),
+        ):
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]

@@ -496,7 +496,8 @@ def _without_remainders(dim: Dim, divisor: int) -> tuple[Dim, Dim]:
     """(plain, multiple) with `dim == plain + divisor * multiple`, where plain has no remainder that its quotient could make up for.
 
     k * mod(y, d) is k * y - k * d * floordiv(y, d), a multiple of the divisor behind k * y if that divides k * d. So a size that is padded
-    to a multiple of a chunk has one form, however its padding was computed.
+    to a multiple of a chunk has one form, however its padding was computed. mod(y, 2) is its own padding: behind k * y it is made of the
+    quotient that is rounded up.
     """
     plain: list[Dim] = []
     multiple: list[Dim] = []
@@ -505,12 +506,22 @@ def _without_remainders(dim: Dim, divisor: int) -> tuple[Dim, Dim]:
             if not isinstance(atom, Mod) or power > 1 or not atom.right.is_const or coefficient * atom.right.const % divisor:
                 continue
             factor = of_terms([(1, tuple(item for item in product if item[0] != atom))])
-            plain.append(factor * atom.left * coefficient)
-            multiple.append(factor * (atom.left // atom.right) * -(coefficient * atom.right.const // divisor))
+            sign = -1 if _has_padded(dim, factor * atom.left * coefficient, atom) else 1
+            quotient = (atom.left + 1) // atom.right if sign < 0 else atom.left // atom.right
+            plain.append(factor * atom.left * (coefficient * sign))
+            multiple.append(factor * quotient * (-sign * (coefficient * atom.right.const // divisor)))
             break
         else:
             plain.append(of_terms([(coefficient, product)]))
     return add_all(plain), add_all(multiple)
+
+
+def _has_padded(dim: Dim, size: Dim, padding: Mod) -> bool:
+    """Whether the sum has the size that `mod(y, 2)` rounds up to an even one. size: y, with the factor of the remainder."""
+    if padding.right != 2:
+        return False
+    lead, product = size.monomials[0]
+    return any(other == product and coefficient * lead > 0 for coefficient, other in dim.monomials)
 
 
 @cache

@@ -318,14 +318,33 @@ class Facts:
                 if not isinstance(atom, FloorDiv) or len(atom.right.monomials) != 1:
                     continue
                 scale, factor = atom.right.monomials[0]
-                rest = divide_monomials(product, of_atom(atom).monomials[0][1])
-                rest = None if rest is None else divide_monomials(rest, factor)
-                if rest is None or coefficient % scale:
+                others = divide_monomials(product, of_atom(atom).monomials[0][1])
+                rest = None if others is None else divide_monomials(others, factor)
+                if others is None or rest is None:
                     continue
-                remainder = make_atom(Mod, atom.left, atom.right).map_atoms(self._resolve)
-                whole = of_terms([(coefficient // scale, rest)]) * (atom.left - remainder)
-                return dim - of_terms([(coefficient, product)]) + whole
+                if coefficient % scale == 0:
+                    remainder = make_atom(Mod, atom.left, atom.right).map_atoms(self._resolve)
+                    whole = of_terms([(coefficient // scale, rest)]) * (atom.left - remainder)
+                    return dim - of_terms([(coefficient, product)]) + whole
+                shorter = self._without_nested(dim, coefficient, product, atom, others)
+                if shorter is not None:
+                    return shorter
         return dim
+
+    @staticmethod
+    def _without_nested(dim: Dim, coefficient: int, product: Monomial, atom: FloorDiv, others: Monomial) -> Dim | None:
+        """`3 * floordiv(n, 12)` as `q - mod(q, 3)` of q = floordiv(n, 4), where the sum has these already: as many terms less. others: the
+        product without the quotient."""
+        step = math.gcd(coefficient, atom.right.constant_term)
+        if not atom.right.is_const or step == 1:
+            return None
+        quotient = atom.left // (atom.right.const // step)
+        replacement = of_terms([(coefficient // step, others)]) * (quotient - quotient % step)
+        own = {each for _, each in dim.monomials}
+        if sum(each in own for _, each in replacement.monomials) < 2:
+            return None
+        found = dim + replacement - of_terms([(coefficient, product)])
+        return found if len(found.monomials) < len(dim.monomials) else None
 
     def _apply_rule(self, dim: Dim) -> Dim:
         for rule in self.rules:
@@ -338,8 +357,9 @@ class Facts:
 
     def exact_quotient(self, dividend: Dim, divisor: Dim) -> Dim | None:
         """Polynomial division of normal forms, also after one product equality used from right to left."""
-        for form in dict.fromkeys((dividend, dividend.map_atoms(_without_remainder))):
-            quotient = divide_polynomials(form, divisor)
+        forms = (dividend, divisor), (dividend.map_atoms(_without_remainder), divisor), (_shorter(dividend), _shorter(divisor))
+        for upper, lower in dict.fromkeys(forms):
+            quotient = divide_polynomials(upper, lower)
             if quotient is not None:
                 return self._rewrite(quotient)
         for rule in self.rules:
@@ -384,7 +404,7 @@ class Facts:
 
     def _restore(self, dim: Dim, known: dict[Dim, Dim]) -> Dim:
         if dim not in known:
-            known[dim] = add_all(self._restore_term(coefficient, product, known) for coefficient, product in dim.monomials)
+            known[dim] = _shorter(add_all(self._restore_term(coefficient, product, known) for coefficient, product in dim.monomials))
         return known[dim]
 
     def _restore_term(self, coefficient: int, product: Monomial, known: dict[Dim, Dim]) -> Dim:
@@ -648,6 +668,22 @@ def _without_remainder(atom: Atom) -> Dim:
     if not isinstance(atom, Mod) or not atom.right.is_const:
         return of_atom(atom)
     return atom.left - atom.left // atom.right * atom.right
+
+
+def _rounded_up(atom: Atom) -> Dim:
+    """`mod(n, 2)` as 2 * floordiv(n + 1, 2) - n: what n + mod(n, 2) is, a size padded to an even one, is then a product, too."""
+    if not isinstance(atom, Mod) or atom.right != 2:
+        return of_atom(atom)
+    return (atom.left + 1) // atom.right * atom.right - atom.left
+
+
+def _shorter(dim: Dim) -> Dim:
+    """`n - mod(n, c)` as `c * floordiv(n, c)`, where that leaves fewer terms: the square of a size that is padded to whole windows has six
+    terms, or one, and what is computed of it has more in each step."""
+    if len(dim.monomials) < 2 or not any(isinstance(atom, Mod) for atom in dim.atoms()):
+        return dim
+    others = (dim.map_atoms(_without_remainder), dim.map_atoms(_rounded_up))
+    return min(dim, *others, key=lambda each: len(each.monomials))
 
 
 def _internal_symbol(name: str) -> Dim:

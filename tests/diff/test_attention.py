@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from compiled import ISAS, ModuleProgram, module_program, plans_of, randn
 from torch import Tensor, nn
 
+import disc
 from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan
 from disc.targets.x86 import V4
 
@@ -388,3 +389,21 @@ def test_few_rows_with_keys_that_are_not_finite(bad: float) -> None:
     q, k, v = qkv(2, 90)
     k[0, 0, 70, 3], k[0, 1, 5, 9] = bad, bad
     program.check(q, k, v)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_of_any_size(masked: bool) -> None:
+    """The scale follows from their size, which was fixed to the example's, without a warning."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def inputs(batch: int, rows: int, columns: int, size: int) -> tuple[torch.Tensor, ...]:
+        q, k, v = (torch.randn(batch, 3, length, size) for length in (rows, columns, columns))
+        return (q, k, v, torch.randn(rows, columns)) if masked else (q, k, v)
+
+    compiled = disc.compile(Attention(), inputs(2, 5, 7, 8), options=disc.Options(cache=False))
+    for sizes in ((3, 6, 4, 12), (1, 2, 9, 5)):
+        given = inputs(*sizes)
+        torch.testing.assert_close(compiled(*given), Attention()(*given), rtol=1e-4, atol=1e-5)

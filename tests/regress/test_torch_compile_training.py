@@ -192,3 +192,63 @@ def test_gradients_of_pools(pool: Callable[[torch.Tensor], torch.Tensor], rank: 
         weights = torch.randn(pool(given[0]).shape)
         found = [torch.autograd.grad((each(x) * weights).sum(), x)[0] for each, x in zip((compiled, pool), given, strict=True)]
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+def in_windows(x: torch.Tensor, size: int) -> torch.Tensor:
+    batch, height, width, channels = x.shape
+    x = x.view(batch, height // size, size, width // size, size, channels)
+    return x.permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, size, size, channels)
+
+
+class Windows(nn.Module):
+    """What Swin does with maps, twice, with half of it between: padded to whole windows, taken apart, put together, cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(12, 3), nn.Linear(3, 3)])
+
+    def windows(self, x: torch.Tensor, layer: nn.Module, size: int = 3) -> torch.Tensor:
+        _, height, width, channels = x.shape
+        padded = F.pad(x, (0, 0, 0, (size - width % size) % size, 0, (size - height % size) % size))
+        _, rows, columns, _ = padded.shape
+        windows = layer(in_windows(padded, size).view(-1, size * size, channels)).view(-1, size, size, channels)
+        x = windows.view(-1, rows // size, columns // size, size, size, channels)
+        return x.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, channels)[:, :height, :width].contiguous()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.windows(x, self.layers[0])
+        x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
+        x = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
+        x = self.layers[1](x)
+        return (x + self.windows(x, self.layers[2])).square().mean((1, 2))
+
+
+def test_windows() -> None:
+    """Of `x.view(b, h // 3, 3, ...)` PyTorch made sizes like h // (h // 3), and each step of the model longer ones: minutes of tracing, and then
+    a size of more than a million characters."""
+    torch.manual_seed(0)
+    model = Windows()
+    compiled = torch.compile(model, backend="disc", dynamic=True, options={"strict": True})
+    for sizes in ((2, 10, 13), (3, 16, 19)):
+        x = torch.randn(*sizes, 3)
+        found = [torch.autograd.grad(each(x).sum(), list(model.parameters())) for each in (compiled, model)]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert dynamo.statistics().graphs == 2
+
+
+def test_a_batch_that_is_counted_from_windows() -> None:
+    """The backward pass computed a number again that it is given: it had two meanings."""
+
+    def put_together(windows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        _, height, width, channels = x.shape
+        batch = int(windows.shape[0] / (height * width / 3 / 3))
+        return (
+            windows.view(batch, height // 3, width // 3, 3, 3, channels).permute(0, 1, 3, 2, 4, 5).reshape(batch, height, width, channels)
+        )
+
+    compiled = torch.compile(put_together, backend="disc", dynamic=True, options={"strict": True})
+    for sizes in ((2, 12, 15, 4), (3, 6, 9, 5)):
+        x = torch.randn(sizes)
+        windows = in_windows(x, 3).requires_grad_()
+        found = [torch.autograd.grad((each(windows, x) * x).sum(), windows)[0] for each in (compiled, put_together)]
+        torch.testing.assert_close(*found)

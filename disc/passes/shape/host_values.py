@@ -16,7 +16,7 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from disc.ir.ops import dense_to_array
-from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, ShapeEnv, Truth, all_of, any_of, ceildiv, dim_max, dim_min
+from disc.shapes import ALWAYS, NEVER, Comparison, Condition, Dim, Mod, ShapeEnv, Truth, all_of, any_of, ceildiv, dim_max, dim_min
 from disc.shapes.algebra import is_power_of_two
 
 HostValue = npt.NDArray[np.object_]
@@ -254,7 +254,8 @@ class HostArithmetic:
         if isinstance(a, Ratio) and isinstance(b, Ratio):
             return None if a.is_rounded or b.is_rounded else a + b
         assert isinstance(a, Dim) and isinstance(b, Dim), "operands of one sum have one type"
-        return a + b
+        total = a + b
+        return self.env.simplify(total) if any(isinstance(atom, Mod) for atom in total.atoms()) else total
 
     def subtract(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
         return self.add(a, -b)

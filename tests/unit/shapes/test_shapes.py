@@ -549,6 +549,24 @@ def test_reshape_groups_hold(knowledge: tuple[ShapeEnv, list[dict[str, int]]], s
             assert math.prod(source[i].evaluate(values) for i in left) == math.prod(target[j].evaluate(values) for j in right)
 
 
+def test_sizes_of_windows() -> None:
+    """A map padded to whole windows, of what a stem and a merge by twos leave, is a product, however `%` was computed: its square has one term."""
+    env = sizes("A", "B")
+    half = (A // 4 + (A // 4) % 2) // 2
+    for size in (A, A // 4, half):
+        gap = 3 - size % 3
+        for padding in (gap % 3, gap - gap // 3 * 3):
+            padded = env.simplify(size + padding)
+            windows = (size + 2) // 3
+            assert padded == windows * 3
+            assert env.simplify(padded * padded) == windows * windows * 9
+            assert env.equal(size + padding, windows * 3) is Truth.YES
+            rows = size + padding
+            assert env.simplify((B * windows * windows * 9) // (rows * rows)) == B
+    assert half == (A // 4 + 1) // 2 == (A + 4) // 8
+    assert env.simplify(A + A % 2) == (A + 1) // 2 * 2
+
+
 def test_many_questions_are_quick() -> None:
     """A guard against a search that explodes, not a benchmark: 20,000 questions on a deep chain of dims."""
     env = sizes("B", "S")
