@@ -187,8 +187,9 @@ class _Tracing(Outline):
             list(cast("torch.Tensor", from_fun(inputs[number])).shape) != list(self.fakes[number].shape) for number in written
         ):  # or a guard that these are equal
             raise NotCompiledError("a tensor that was there before gets another size, as by out=")
-        shared = {self.tensors[number].untyped_storage()._cdata for number in self.sharing}
-        if any(self.tensors[number].untyped_storage()._cdata in shared for number in written):
+        storages = [each.untyped_storage() for each in self.tensors]
+        memory = [self.run.first_in(each.data_ptr(), each.nbytes()) for each in storages]
+        if not {memory[number] for number in written}.isdisjoint(memory[number] for number in self.sharing):
             raise NotCompiledError("the trace writes a tensor that shares a part of its memory with another one")
 
     # --- the graph ---------------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ class Kin:
                 if not unrolled.is_cut(place, call):
                     given = unrolled.scalars[part.first + call]
                     before = self._numbers.get((place, call), given)
-                    changed = {number for number, (one, other) in enumerate(zip(before, given, strict=True)) if one != other}
+                    pairs = enumerate(zip(before, given, strict=True))
+                    changed = {number for number, (one, other) in pairs if repr(one) != repr(other)}  # zeros have a sign
                     if changed:
                         self._varied.setdefault((place, call), set()).update(changed)
                     self._numbers[place, call] = given

@@ -8,9 +8,9 @@ compiled runs if the trace ends there and its guards hold of the sizes; if not, 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from time import perf_counter_ns
 from types import MethodType
 from typing import Any
@@ -26,6 +26,7 @@ from disc.errors import warn
 from disc.frontend.dynamo import Settings, without_function_modes
 from disc.frontend.lazy.calls import (
     BACKWARD,
+    DELETE_GRADIENT,
     DRAWING,
     FACTS,
     FILLED_BY_CHANCE,
@@ -37,6 +38,7 @@ from disc.frontend.lazy.calls import (
     PLAIN,
     POSITIONAL_VALUE,
     READS,
+    SET_GRADIENT,
     SIZED,
     TENSORS,
     VARYING,
@@ -47,6 +49,7 @@ from disc.frontend.lazy.calls import (
     Value,
     asked_for,
     is_plain,
+    references,
     writes,
 )
 from disc.frontend.lazy.compiled import compile_run
@@ -58,25 +61,25 @@ from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, become_plain, new_handle, real
 from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
 from disc.frontend.lazy.variants import ProgramFailedError, Variant
-from disc.ral._ral import Follower, LazyCall
+from disc.ral._ral import Follower, LazyCall, LazyTurns
 
 MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
 MOST_PROGRAMS = 64  # of a recorder
-MOST_BRANCHES = 64  # calls that traces go on with behind the same one: a number may differ in every step
+MOST_BRANCHES = 64  # calls of one function that traces go on with behind the same call: a number may differ in every step
 MOST_STEPS = 500_000  # calls of all traces that are kept
 RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, MADE, ROLES = 0, 1, 2, 3, 4, 5, 6, 8  # what a function is to the follower
 FRUITLESS = 500  # traces that never came again, until recording stops
 
 
-def _framework(lock: threading.RLock) -> dict[str, object]:
+def _framework(turns: LazyTurns) -> dict[str, object]:
     """What `_ral.Follower` has to know of PyTorch, and the lock of a recorder."""
     return {
         "handle": LazyTensor, "make": new_handle, "without": DisableTorchFunction, "grad_enabled": torch.is_grad_enabled,
         "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
         "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj, "default_dtype": torch.get_default_dtype,
-        "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "acquire": lock.acquire, "release": lock.release,
+        "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "turns": turns,
         "tensors": TENSORS, "constants": PLAIN,
     }  # fmt: skip
 
@@ -105,7 +108,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.settings, self.statistics = settings, statistics
         self._draws_in_order = settings.options.random == "eager"
-        self._lock = threading.RLock()
+        self._lock = LazyTurns()
         self.follower = Follower(_framework(self._lock), self._called, self._end_for_read)
         self.follower.recorder = self
         vars(self)["__torch_function__"] = MethodType(self.follower.mode_function, self)  # what PyTorch calls
@@ -201,6 +204,8 @@ class Recorder(TorchFunctionMode):
     def _taken(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.follower.active or torch._C._are_functorch_transforms_active():
             return func(*real(args), **real(kwargs))
+        if func == DELETE_GRADIENT:
+            func, args = SET_GRADIENT, (args[0], None)
         role = self._role(func)
         if role == FACT:
             return self._fact(FACTS[func], func, args, kwargs)
@@ -458,7 +463,7 @@ class Recorder(TorchFunctionMode):
             self._come_off()
             return self._recorded(func, args, kwargs)
         step = follower.next(call)
-        if (run.here.branches >= MOST_BRANCHES) if step is None else step.alone:
+        if (run.here.branches[func] >= MOST_BRANCHES) if step is None else step.alone:
             follower.forget(call)
             self._expect(asked_for(func, args, kwargs) if func in PASSES else ())
             self._end()
@@ -478,47 +483,84 @@ class Recorder(TorchFunctionMode):
         run.deferring = False
         tensors = _flat((args, tuple(kwargs.values())))
         given = [each if type(each) in TENSORS else real(each) for each in tensors]
-        before, differentiable = [each._version for each in given], [each.requires_grad for each in given]
+        before, differentiable, here = [each._version for each in given], [each.requires_grad for each in given], run.here
         try:
             result, ours = self._call_now(func, args, kwargs)
-        except BaseException:
-            self._forget(call, run)
-            raise
-        if self._run is not run:  # what it called has read something
-            return ours
-        writes = before != [each._version for each in given]
-        single = result is None or isinstance(result, torch.Tensor)
-        leaves, form = ([result], None) if single else pytree.tree_flatten(result)
-        if not leaves or not all(each is None or (type(each) in TENSORS and each.layout is torch.strided) for each in leaves):
-            self._forget(call, run)
-            self._end()
-            return ours
-        places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
-        turned = [each for each, mine, was in zip(tensors, given, differentiable, strict=True) if mine.requires_grad != was]
-        if step is None:
-            step = self._grown(call, func, args, kwargs, state, tuple(places), form)
-            step.writes = writes
-            step.turned = run.here.turned or bool(turned)
-            if not all(map(self._is_apart, turned)):  # who asks a tensor that is there is told what it is
-                step.alone = True
+            if self._run is not run:  # what it called has read something
+                return ours
+            writes = before != [each._version for each in given]
+            single = result is None or isinstance(result, torch.Tensor)
+            leaves, form = ([result], None) if single else pytree.tree_flatten(result)
+            if not leaves or not all(each is None or (type(each) in TENSORS and each.layout is torch.strided) for each in leaves):
                 self._forget(call, run)
                 self._end()
                 return ours
-            step.turns = frozenset(each._number for each in turned)
-        elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
-            step.alone = True
-            self._forget(call, run)
-            self._end()
-            return ours
-        self.follower.go_to(call, step, step.number)
+            places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
+            turned = [each for each, mine, was in zip(tensors, given, differentiable, strict=True) if mine.requires_grad != was]
+            if step is None:
+                step = self._grown(call, func, args, kwargs, state, tuple(places), form)
+                step.writes = writes
+                step.turned = run.here.turned or bool(turned)
+                step.alone = not all(map(self._is_apart, turned))  # who asks a tensor that is there is told what it is
+                step.turns = frozenset(each._number for each in turned if type(each) is LazyTensor)
+            else:
+                step.alone = not self._renewed(step, tuple(places))
+            if step.alone:  # no part of a trace, then
+                self._forget(call, run)
+                self._end()
+                return ours
+            made = [(place, leaf) for place, leaf in zip(places, leaves, strict=True) if type(place) is Made]
+            handles = iter(self.follower.go_to(call, step, step.number, *(map(list, zip(*made, strict=True)) if made else ([], []))))
+        except BaseException:  # an interrupt among them
+            if run.here is here:
+                self._forget(call, run)
+            raise
         found = list[Any]()
         for leaf, place in zip(leaves, places, strict=True):
             if type(place) is Made:
-                found.append(self.follower.hand_out(place, leaf))
+                found.append(next(handles))
             else:
                 found.append(leaf if place is None else ours if single else self._owner(place))
         self.statistics.noted += 1
         return found[0] if form is None else pytree.tree_unflatten(found, form)
+
+    def _renewed(self, step: Step, results: tuple[Result, ...]) -> bool:
+        """Whether a known call gives what it has given before. What is a view for some sizes and a copy for others is what it is now."""
+        if results == step.results:
+            return True
+        pairs = list(zip(results, step.results, strict=False))
+        if len(results) != len(step.results) or any(
+            type(one) is not type(other) or (type(one) is not Made and one != other) for one, other in pairs
+        ):
+            return False
+        step.results = results
+        self._tell_results(step)
+        return True
+
+    def _tell_results(self, step: Step) -> None:
+        """The follower gives them from now on."""
+        form = step.form
+        flat = form is not None and form.type in (tuple, list) and all(each.is_leaf() for each in form.children())
+        codes = [_code(each) for each in step.results]
+        self.follower.set_results(step.number, codes, list(step.results), None if form is None else form.type if flat else form)
+
+    def _renew_roots(self, run: Run, values: Sequence[torch.Tensor]) -> None:
+        """PyTorch has made the calls of a run: what they give are views or copies as they are now."""
+        inputs, facts = run.inputs, list[Made]()
+        for step in run.here.steps():
+            given = [(facts[each.number].root or each, values[each.number]) if isinstance(each, Value) else (each, inputs[each.number])
+                     for each in references((step.args, step.kwargs))]  # fmt: skip
+            results, number = list(step.results), step.first
+            for place, known in enumerate(results):
+                if type(known) is Made:
+                    root = _root_of(values[number], given, run)
+                    if not any(root is each for each, _ in given) and root != known.root:
+                        root = None  # an input that has come since
+                    facts.append(replace(known, root=root))
+                    results[place], number = facts[-1], number + 1
+            self._renewed(step, tuple(results))
+        for number in run.live():
+            run.proxy(number)._facts = facts[number]
 
     def _is_apart(self, tensor: Any) -> bool:
         """Whether it is a value of the run, in memory of its own."""
@@ -544,22 +586,15 @@ class Recorder(TorchFunctionMode):
         number = run.number_of(leaf) if same else None
         if number is not None:
             return Input(number)
-        above: Value | Input | None = None
-        memory = leaf.untyped_storage()._cdata
+        given = list[tuple[Value | Input, torch.Tensor]]()
         for each in _flat((args, tuple(kwargs.values()))):
             if type(each) is LazyTensor and each._run is run:
                 if same and each._value is leaf:
                     return Value(each._number)
-                if each._value is not None and each._value.untyped_storage()._cdata == memory:
-                    above = above or each._facts.root or Value(each._number)
+                given.append((each._facts.root or Value(each._number), real(each)))
             else:
-                tensor = each._value if type(each) is LazyTensor else each
-                if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata == memory:
-                    above = above or Input(self._input(tensor))
-        first = run.first_in(memory) if above is None else None
-        if first is not None:  # the gradient of a parameter, a part of something seen before
-            above = Input(first)
-        return Made(leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_leaf, above)
+                given.append((Input(self._input(real(each))), real(each)))
+        return Made(leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_leaf, _root_of(leaf, given, run))
 
     def _grown(
         self, call: LazyCall, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], state: Context, results: tuple[Result, ...],
@@ -576,11 +611,9 @@ class Recorder(TorchFunctionMode):
             func, template, named, state, run.here, run.proxy_count, floats=floats, results=results, form=form, line=line, trace=trace
         )
         step.number = self.follower.add(call, step, floats is not None)
-        flat = form is not None and form.type in (tuple, list) and all(each.is_leaf() for each in form.children())
-        codes = [_code(each) for each in results]
-        self.follower.set_results(step.number, codes, list(results), None if form is None else form.type if flat else form)
+        self._tell_results(step)
         self._steps += 1
-        run.here.branches += 1
+        run.here.branches[func] += 1
         return step
 
     # --- arguments -------------------------------------------------------------------------------------------------------------------
@@ -742,9 +775,10 @@ class Recorder(TorchFunctionMode):
     def _run_again(self, run: Run) -> None:
         self._settling += 1
         try:
-            run_again(run)
+            values = run_again(run)
         finally:
             self._settling -= 1
+        self._renew_roots(run, values)
 
     def _compile(self, run: Run, member: Member | None) -> bool:
         """Makes a program for the trace: one for all its kin, if it has any and that can be, or for the trace alone."""
@@ -807,6 +841,16 @@ def _code(result: Result) -> int:
     if result is None:
         return -1
     return -2 if isinstance(result, Made) else 2 * result.number + isinstance(result, Input)
+
+
+def _root_of(leaf: torch.Tensor, given: Iterable[tuple[Value | Input, torch.Tensor]], run: Run) -> Value | Input | None:
+    """Whose memory a result has: an argument's, or that of what the run has seen before (a parameter's gradient). None for its own."""
+    memory = leaf.untyped_storage()
+    for above, tensor in given:
+        if tensor.untyped_storage()._cdata == memory._cdata:
+            return above
+    first = run.first_in(memory.data_ptr(), memory.nbytes())
+    return None if first is None else Input(first)
 
 
 def _flat(value: Any) -> list[Any]:

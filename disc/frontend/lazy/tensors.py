@@ -171,6 +171,6 @@ for _name in dir(torch.Tensor):
     if _name in OWN and _name not in ("__repr__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__format__"):
         continue
     if hasattr(_found, "__get__") and not callable(_found):
-        setattr(LazyTensor, _name, LazyAttribute(_found.__get__, getattr(_found, "__set__", None)))
+        setattr(LazyTensor, _name, LazyAttribute(_found.__get__, getattr(_found, "__set__", None), getattr(_found, "__delete__", None)))
     elif callable(_found) and not isinstance(_found, MethodType):
         setattr(LazyTensor, _name, LazyMethod(_found))

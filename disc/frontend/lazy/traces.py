@@ -9,6 +9,7 @@ that is being recorded (`Run`) are in C++ (`_ral.Follower`), which compares call
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class Step:
     one before, wrote what requires gradients to what did not, so that facts of values are no longer what they were; turns: the values that
     it wrote so. passed: gradients of other values that are kept go through one that it makes. ends: the trace ends behind it, as
     gradients of what it makes are asked for later, which are no results of the program that makes both, or a step of an optimizer ends.
-    branches: calls that have been recorded behind it.
+    branches: how many calls have been recorded behind it, by their functions.
     """
 
     func: Callable[..., Any]
@@ -81,7 +82,7 @@ class Step:
     turns: frozenset[int] = frozenset()
     passed: bool = False
     ends: bool = False
-    branches: int = 0
+    branches: Counter[Callable[..., Any]] = field(default_factory=Counter)
     segment: Segment = field(default_factory=lambda: Segment())
 
     def steps(self) -> list[Step]:

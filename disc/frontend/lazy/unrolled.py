@@ -430,10 +430,10 @@ class Unrolled:
         keys = ((signature(step), self._numbers(place)) for place, step in enumerate(self.steps))
         return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
 
-    def _numbers(self, place: int) -> tuple[float | None, ...]:
-        """Those of a call, but for which row it takes."""
+    def _numbers(self, place: int) -> tuple[str | None, ...]:
+        """Those of a call as Python writes them, but for which row it takes: zeros have a sign."""
         skipped = {number for taken in _rows_taken(self.steps[place], self.scalars[place]) for number in taken.places}
-        return tuple(None if number in skipped else each for number, each in enumerate(self.scalars[place]))
+        return tuple(None if number in skipped else repr(each) for number, each in enumerate(self.scalars[place]))
 
     def _match(self, first: int, period: int, count: int) -> Loop | None:
         """The loop that calls are, or None."""
@@ -461,7 +461,7 @@ class Unrolled:
                 if not rows.kept and len(found) == len(("tensor", "value")) and isinstance(value := found[1], Local):
                     loop.put[place] = rows, value.number
                     continue
-            if any(each != given[0] for each in given):
+            if len(set(map(repr, given))) > 1:
                 return None
             loop.sources[place] = found
         ours = [self._roots(number, start, width, count, loop) for number in range(width)]
@@ -700,4 +700,4 @@ def _structure(template: Any) -> Hashable:
     if kind in (list, tuple):
         tensors = bool(template) and all(type(each) in (Value, Input) for each in template)
         return kind, Value if tensors else tuple(_structure(each) for each in template)
-    return kind, template
+    return kind, repr(template) if kind in (float, complex) else template  # zeros have a sign

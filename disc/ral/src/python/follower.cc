@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "python/lazy_program.h"
 
@@ -65,21 +66,16 @@ class NotHandedOver {
 
 nb::object called(const nb::object& function) { return owned(PyObject_CallNoArgs(function.ptr())); }
 
-// As long as it lives, this thread holds a lock of Python.
-class Locked {
+// As long as it lives, it is this thread's turn.
+class Turn {
  public:
-  Locked(const nb::object& acquire, const nb::object& release) : release_(release) { called(acquire); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-  ~Locked() {
-    PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
-    PyErr_Fetch(&kind, &value, &trace);
-    Py_XDECREF(PyObject_CallNoArgs(release_.ptr()));
-    PyErr_Restore(kind, value, trace);
-  }
+  explicit Turn(Turns& turns) : turns_(turns) { turns.take(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { turns_.give_back(); }
 
  private:
-  const nb::object& release_;
+  Turns& turns_;
 };
 
 // As long as it lives, the follower is busy with a call of this thread.
@@ -165,7 +161,20 @@ PyObject* Arguments::keywords() const {
   return made;
 }
 
-Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) : slow_(std::move(slow)), end_(std::move(end)) {
+void Turns::take() {
+  while (is_others()) {
+    {
+      const nb::gil_scoped_release released;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (PyErr_CheckSignals() < 0) nb::raise_python_error();
+  }
+  owner_ = PyThread_get_thread_ident();
+  ++depth_;
+}
+
+Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end)
+    : slow_(std::move(slow)), end_(std::move(end)), turns_(nb::cast<Turns&>(nb::handle(framework["turns"]))) {
   const auto object = [&](const char* name) { return nb::borrow(framework[name]); };
   framework_.handle = object("handle");
   const nb::handle type = framework_.handle;
@@ -184,8 +193,7 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end) :
   framework_.default_dtype = object("default_dtype");
   framework_.profiler = object("profiler");
   framework_.modes = object("modes");
-  framework_.acquire = object("acquire");
-  framework_.release = object("release");
+  framework_.turns = object("turns");
   framework_.size = object("size");
   framework_.tensors = all_of(framework["tensors"]);
   framework_.constants = all_of(framework["constants"]);
@@ -206,7 +214,7 @@ PyObject* Follower::call(PyObject* function, const Arguments& arguments, bool in
 }
 
 bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside, PyObject*& result) try {
-  if (!active || (depth_ && owner_ != PyThread_get_thread_ident())) return false;
+  if (!active || turns_.is_others()) return false;
   const WithoutCollector collected_later;
   const auto plain = [&] {  // PyTorch's own, at once
     const nb::object values = owned(arguments.tuple()), keywords = owned(arguments.keywords());
@@ -237,9 +245,10 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
     if (!mine) return false;
   }
   const int64_t began = now();
+  std::optional<Turn> turn(turns_);  // Python's part of it may change threads
   const Described described = describe(role / 8, arguments, inside);
   const bool taken = tensors_ || (role % 8 == kMaking && makes_as_ever());
-  if (described == Described::kYes && !taken && !inside) return plain();
+  if (described == Described::kYes && !taken && !inside) return turn.reset(), plain();
   const bool drawn = role % 8 == kDrawn && arguments.count > 0 && run_->is_new(arguments.values[0], mark_);
   const int32_t step = described == Described::kYes && taken && !drawn ? tree_.follow(run_->here, call_) : TraceTree::kNone;
   if (step == TraceTree::kNone || !ahead[static_cast<size_t>(step)]) {
@@ -260,19 +269,21 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
 
 bool Follower::read(PyObject* function, const Arguments& arguments, PyObject*& result) try {
   if (!active || stopped || arguments.count != 1 || arguments.dict || arguments.names) return false;
-  if (depth_ && owner_ != PyThread_get_thread_ident()) return false;
+  if (turns_.is_others()) return false;
   PyObject* const handle = arguments.values[0];
   PyObject* role = PyDict_GetItemWithError(roles.ptr(), function);
   if (!role) return PyErr_Clear(), false;
   if (PyLong_AsLongLong(role) % 8 != kRead || !Py_IS_TYPE(handle, reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()))) return false;
   if (is_transformed()) return false;
   const NotHandedOver off(framework_.without);
+  std::optional<Turn> turn(turns_);
   if (!run_->ends.empty() && concerns(handle)) {
     end();
     if (stopped) return false;
   }
   const nb::object value = nb::borrow(HandleFields::at(handle, framework_.fields.value));
   if (!value.is_valid() || value.is_none()) return false;
+  turn.reset();
   result = PyObject_CallOneArg(function, value.ptr());
   if (result == value.ptr()) {  // the caller's own object
     Py_DECREF(result);
@@ -298,7 +309,7 @@ bool Follower::settle() {
 
 bool Follower::end_by_program() {
   if (depth_ != 0) return false;
-  const Locked locked(framework_.acquire, framework_.release);
+  const Turn turn(turns_);
   const nb::object ended = run_object_;
   Run& run = *run_;
   if (run.ends.empty()) return true;  // another thread has ended it meanwhile
@@ -344,12 +355,11 @@ std::array<int64_t, 5> Follower::take_counts() {
 
 PyObject* Follower::promise(int32_t number) {
   const Node& node = nodes_[static_cast<size_t>(number)];
-  std::vector<nb::object> leaves;
+  std::vector<nb::object> leaves, handles;  // an interrupt in between leaves the run as it is
   leaves.reserve(node.results.size());
   for (const Result& each : node.results) {
     if (each.code == -2) {
-      leaves.push_back(owned(new_handle(each.made, Py_None)));
-      run_->proxies.push_back({Py_NewRef(leaves.back().ptr()), false});
+      leaves.push_back(handles.emplace_back(new_handle(each.made, Py_None, run_->proxies.size() + handles.size())));
     } else if (each.code == -1) {
       leaves.push_back(nb::none());
     } else if (each.code % 2 == 0) {
@@ -372,18 +382,20 @@ PyObject* Follower::promise(int32_t number) {
     if (node.form == Form::kOther) result = framework_.unflatten(result, node.spec);
   }
   run_->add(call_, node.step, number);
+  for (nb::object& each : handles) run_->proxies.push_back({each.release().ptr(), false});
   ++run_->pending;
   return result.release().ptr();
 }
 
-PyObject* Follower::new_handle(PyObject* facts, PyObject* value) {
+nb::object Follower::new_handle(PyObject* facts, PyObject* value, size_t place) {
+  PyObject* number = PyLong_FromSize_t(place);
+  if (!number) nb::raise_python_error();
   PyObject* handle = pool_.take();
   if (!handle) {
     const NotHandedOver off(framework_.without);
     handle = PyObject_CallNoArgs(framework_.make.ptr());
-    if (!handle) return nullptr;
+    if (!handle) Py_DECREF(number), nb::raise_python_error();
   }
-  PyObject* number = PyLong_FromSize_t(run_->proxies.size());
   const HandleFields& fields = framework_.fields;
   const std::pair<Py_ssize_t, PyObject*> given[] = {{fields.follower, nb::find(this).ptr()}, {fields.run, run_object_.ptr()},
                                                     {fields.facts, facts}, {fields.value, value}};
@@ -395,7 +407,7 @@ PyObject* Follower::new_handle(PyObject* facts, PyObject* value) {
   PyObject* old = HandleFields::at(handle, fields.number);
   HandleFields::at(handle, fields.number) = number;
   Py_XDECREF(old);
-  return handle;
+  return nb::steal(handle);
 }
 
 // --- what a call is -----------------------------------------------------------------------------------------------------------------
@@ -506,16 +518,16 @@ Follower::Described Follower::mapping(PyObject* value, bool inside) {
   return Described::kYes;
 }
 
-// By type and value; floats bit by bit.
+// By type and value; what is made of floats bit by bit, as zeros have a sign.
 Follower::Described Follower::constant(PyObject* value) {
-  if (PyFloat_CheckExact(value)) {
-    const double number = PyFloat_AS_DOUBLE(value);
-    uint64_t bits = 0;
-    std::memcpy(&bits, &number, sizeof bits);
-    call_.words.insert(call_.words.end(), {word(kConstant, 0), bits});
+  PyTypeObject* type = Py_TYPE(value);
+  if (type == &PyFloat_Type || type == &PyComplex_Type) {
+    const Py_complex parts = PyComplex_AsCComplex(value);
+    uint64_t bits[2];
+    std::memcpy(bits, &parts, sizeof bits);
+    call_.words.insert(call_.words.end(), {word(kConstant, type == &PyFloat_Type ? 0 : -1), bits[0], bits[1]});
     return Described::kYes;
   }
-  PyTypeObject* type = Py_TYPE(value);
   const bool known = value == Py_None || type == &PyUnicode_Type ||
                      std::any_of(framework_.constants.begin(), framework_.constants.end(),
                                  [&](const nb::object& each) { return each.ptr() == reinterpret_cast<PyObject*>(type); });
@@ -602,11 +614,15 @@ void Follower::set_results(int32_t step, const std::vector<int64_t>& codes, cons
   node.spec = std::move(form);
 }
 
-void Follower::go_to(const DescribedCall& call, nb::handle step, int32_t number) { run_->add(call.call, step, number); }
-
-nb::object Follower::hand_out(nb::handle facts, nb::handle value) {
-  const nb::object made = owned(new_handle(facts.ptr(), value.ptr()));
-  run_->add_proxy(made);
+nb::list Follower::go_to(const DescribedCall& call, nb::handle step, int32_t number, const nb::list& facts, const nb::list& values) {
+  nb::list made;
+  std::vector<nb::object> references;  // an interrupt in between leaves the run as it is
+  for (size_t i = 0; i < facts.size(); ++i) {
+    made.append(new_handle(nb::handle(facts[i]).ptr(), nb::handle(values[i]).ptr(), run_->proxies.size() + i));
+    references.push_back(owned(PyWeakref_NewRef(nb::handle(made[i]).ptr(), nullptr)));
+  }
+  run_->add(call.call, step, number);
+  for (nb::object& each : references) run_->proxies.push_back({each.release().ptr(), true});
   return made;
 }
 
@@ -652,13 +668,6 @@ nb::list Follower::numbers(int32_t step) const {
   }
   return found;
 }
-
-void Follower::enter() {
-  owner_ = PyThread_get_thread_ident();
-  ++depth_;
-}
-
-void Follower::leave() { --depth_; }
 
 void Follower::forget_traces() {
   tree_ = TraceTree();

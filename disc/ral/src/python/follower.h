@@ -48,7 +48,7 @@ struct Framework {
   nb::object default_dtype;     // () -> the dtype of new tensors
   nb::object profiler;          // the names of a module, `_is_profiler_enabled` among them
   nb::object modes;             // () -> how many modes other than the recorder would be handed a call, one with a default device among them
-  nb::object acquire, release;  // of the recorder's lock
+  nb::object turns;            // the recorder's lock, a Turns
   nb::object size;                             // the class of shapes, tuples
   std::vector<nb::object> tensors, constants;  // classes
 };
@@ -61,6 +61,22 @@ struct DescribedCall {
   Call call;
   size_t mark;
   int64_t tensors;
+};
+
+// A lock that its thread may take again. Who asks holds the GIL, so that one that no other thread has costs nothing.
+class Turns {
+ public:
+  // Whether another thread has it.
+  bool is_others() const { return owner_ != 0 && owner_ != PyThread_get_thread_ident(); }
+  // Waits for it, without the GIL. Raises what a signal raises.
+  void take();
+  void give_back() {
+    if (--depth_ == 0) owner_ = 0;
+  }
+
+ private:
+  unsigned long owner_ = 0;  // a thread, 0 = none
+  int depth_ = 0;            // how often it has taken it
 };
 
 class Follower {
@@ -90,8 +106,8 @@ class Follower {
   nb::object next(const DescribedCall& call);  // the step that it is, None if there is none
   int32_t add(const DescribedCall& call, nb::handle step, bool reals_vary);
   void set_results(int32_t step, const std::vector<int64_t>& codes, const nb::list& made, nb::object form);
-  void go_to(const DescribedCall& call, nb::handle step, int32_t number);
-  nb::object hand_out(nb::handle facts, nb::handle value);
+  // The call has been made, and is that step: what stands for the values that it has given, with what is known of each.
+  nb::list go_to(const DescribedCall& call, nb::handle step, int32_t number, const nb::list& facts, const nb::list& values);
   // A new run. state: the default dtype that the step is the root for.
   nb::object begin(nb::handle step, int32_t number, nb::handle state);
   // The programs that a run which ends behind this step is tried with, before Python chooses.
@@ -106,8 +122,8 @@ class Follower {
   // Handles of runs that are over which somebody holds.
   nb::list outliving() const;
   nb::list numbers(int32_t step) const;
-  void enter();
-  void leave();
+  void enter() { ++depth_; }
+  void leave() { --depth_; }
   void forget_traces();
   bool is_busy() const { return depth_ > 0; }  // with a call, in Python's part or a program
   nb::object run() const { return run_object_; }
@@ -149,7 +165,7 @@ class Follower {
   bool end_by_program();  // whether that is done; else it is Python's
   bool is_profiled() const;
   bool is_transformed() const;  // a transform of functions (vmap) is on
-  int64_t storage_of(PyObject* tensor) const;  // a number for its memory
+  Range storage_of(PyObject* tensor) const;
   int32_t add_step(int32_t number, nb::handle step);
   Described describe(int64_t function, const Arguments& arguments, bool inside);
   Described argument(PyObject* value, bool inside);
@@ -164,7 +180,7 @@ class Follower {
   uint64_t state();  // of gradients and autocast
   int64_t number_of_constant(PyObject* value);
   PyObject* promise(int32_t step);
-  PyObject* new_handle(PyObject* facts, PyObject* value);
+  nb::object new_handle(PyObject* facts, PyObject* value, size_t number);
   bool is_mine(PyObject* handle) const { return HandleFields::at(handle, framework_.fields.run) == run_object_.ptr(); }
 
   Framework framework_;
@@ -184,8 +200,8 @@ class Follower {
   int64_t constant_count_ = 0;
   std::unordered_map<std::string, uint64_t> kinds_;  // of inputs
   std::vector<nb::object> dtypes_;                   // of autocast, that were seen
-  unsigned long owner_ = 0;  // the thread that is in Python's part
-  int depth_ = 0;
+  Turns& turns_;
+  int depth_ = 0;  // in Python's part
   int64_t recorded_ = 0, recording_ns_ = 0, hits_ = 0, replaying_ns_ = 0, computing_ns_ = 0;
 };
 

@@ -21,10 +21,6 @@ bool in_range(const Number& number) {
   return number.kind == Number::kInteger || !(std::fabs(number.real) > std::numeric_limits<float>::max()) || std::isinf(number.real);
 }
 
-bool equal(const Number& one, const Number& other) {
-  return one.kind == Number::kReal ? one.real == other.real : one.integer == other.integer;
-}
-
 // The values of the symbols, None for others; None if there is no such run.
 nb::object values_of(const Bound* bound) {
   if (!bound) return nb::none();
@@ -107,9 +103,9 @@ bool Binding::advance(Bound& bound, const Run& run) const {
 }
 
 bool Binding::take(Bound& bound, const Size& mine, const Number& given) {
-  if (mine.symbol < 0) return mine.number.kind == given.kind && equal(mine.number, given);
+  if (mine.symbol < 0) return mine.number.kind == given.kind && mine.number.same(given);
   auto& [known, value] = bound.values[static_cast<size_t>(mine.symbol)];
-  if (known) return equal(value, given);
+  if (known) return value.kind == given.kind && value.same(given);
   known = true;
   value = given;
   return in_range(given);

@@ -9,13 +9,14 @@ namespace ral::python {
 namespace {
 
 struct Names {
-  PyObject *requires_grad, *is_leaf, *version, *address, *backward_hooks, *accumulate_hooks, *grad;
+  PyObject *requires_grad, *is_leaf, *version, *address, *bytes, *backward_hooks, *accumulate_hooks, *grad;
 
   static const Names& get() {
     static const Names names{PyUnicode_InternFromString("requires_grad"),
                              PyUnicode_InternFromString("is_leaf"),
                              PyUnicode_InternFromString("_version"),
-                             PyUnicode_InternFromString("_cdata"),
+                             PyUnicode_InternFromString("data_ptr"),
+                             PyUnicode_InternFromString("nbytes"),
                              PyUnicode_InternFromString("_backward_hooks"),
                              PyUnicode_InternFromString("_post_accumulate_grad_hooks"),
                              PyUnicode_InternFromString("grad")};
@@ -35,12 +36,6 @@ nb::object asked(const nb::object& method, PyObject* object) {
   PyObject* found = PyObject_CallOneArg(method.ptr(), object);
   if (!found) nb::raise_python_error();
   return nb::steal(found);
-}
-
-int64_t integer(PyObject* object, PyObject* name) {
-  const int64_t number = integer_attribute(object, name);
-  if (number == -1 && PyErr_Occurred()) nb::raise_python_error();
-  return number;
 }
 
 // As PyTorch says it: the strides of dims of one element mean nothing.
@@ -64,7 +59,17 @@ bool Follower::is_transformed() const {
   return found.ptr() == Py_True;
 }
 
-int64_t Follower::storage_of(PyObject* tensor) const { return integer(asked(framework_.storage, tensor).ptr(), Names::get().address); }
+Range Follower::storage_of(PyObject* tensor) const {
+  const nb::object storage = asked(framework_.storage, tensor);
+  const auto number = [&](PyObject* method) {
+    const nb::object found = nb::steal(PyObject_CallMethodNoArgs(storage.ptr(), method));
+    const size_t value = found.is_valid() ? PyLong_AsSize_t(found.ptr()) : static_cast<size_t>(-1);
+    if (value == static_cast<size_t>(-1) && PyErr_Occurred()) nb::raise_python_error();
+    return value;
+  };
+  const uintptr_t begin = number(Names::get().address);
+  return {begin, begin + number(Names::get().bytes)};
+}
 
 bool Follower::concerns(PyObject* value) const {
   auto* const handle = reinterpret_cast<PyTypeObject*>(framework_.handle.ptr());
@@ -87,7 +92,7 @@ bool Follower::concerns(PyObject* value) const {
     return false;
   }
   if (!PyObject_TypeCheck(value, handle->tp_base)) return false;
-  return !dl_tensor(value) || run_->storages.contains(storage_of(value));
+  return !dl_tensor(value) || run_->first_in(storage_of(value)) >= 0;
 }
 
 Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
@@ -107,19 +112,18 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   }
   const bool conjugated = memory->dtype.code == kDLComplex && asked(framework_.is_conj, tensor).ptr() == Py_True;
   const bool negated = asked(framework_.is_neg, tensor).ptr() == Py_True;
-  const int64_t address = storage_of(tensor);
+  const Range storage = storage_of(tensor);
 
   const auto number = static_cast<int32_t>(run_->inputs.size());
-  std::vector<int32_t>& lying = run_->storages[address];
-  const int32_t twin = lying.empty() ? number : run_->twin_of(*memory, lying);
-  lying.push_back(number);
+  const std::vector<int32_t> lying = run_->put(storage);
+  const int32_t twin = run_->twin_of(*memory, lying);
   run_->twins.push_back(twin);
   run_->inputs.push_back(Py_NewRef(tensor));
   run_->given.push_back(Py_NewRef(given));
   run_->versions.push_back(version);
   run_->numbers.emplace(tensor, number);
   std::vector<int64_t> kind{memory->dtype.code, memory->dtype.bits, memory->dtype.lanes, memory->ndim, tracked, leaf, conjugated, negated,
-                            lying.front(), twin};
+                            lying.empty() ? number : lying.front(), twin};
   if (!is_row_major(*memory)) kind.insert(kind.end(), memory->strides, memory->strides + memory->ndim);
   const size_t place = call_.words.size();
   call_.words.push_back(0);

@@ -14,11 +14,11 @@ namespace ral::python {
 
 namespace {
 
-// A method of handles (get: the function), or an attribute (get, set: the functions of its descriptor; set may be null).
+// A method of handles (get: the function), or an attribute (get, set, erase: the functions of its descriptor; None where it has none).
 struct MemberObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *get, *set;
+  PyObject *get, *set, *erase;
 };
 
 PyTypeObject* method_type = nullptr;
@@ -26,23 +26,35 @@ PyTypeObject* attribute_type = nullptr;
 PyObject* handle_type = nullptr;  // of the first follower, as of all
 HandleFields handle_fields{};
 
-destructor free_handle = nullptr;  // as Python has it for the class
+// Makes a handle an object of another class, without its fields. False, with Python's error set, where that cannot be.
+bool turn_into(PyObject* handle, PyTypeObject* next) {
+  const nb::object attributes = nb::steal(PyObject_GenericGetDict(handle, nullptr));  // by their places in one class they would be others'
+  if (!attributes.is_valid()) return false;
+  for (const Py_ssize_t offset : {handle_fields.follower, handle_fields.run, handle_fields.number, handle_fields.facts, handle_fields.value}) {
+    Py_CLEAR(HandleFields::at(handle, offset));
+  }
+  PyTypeObject* const now = Py_TYPE(handle);
+  Py_INCREF(next);
+  Py_SET_TYPE(handle, next);
+  Py_DECREF(now);
+  return true;
+}
 
 // A handle that nobody holds any more, whenever that comes to be: its follower keeps it. What the garbage collector has cleared has no fields.
-// Python frees an object by the first class above it whose function is not its own: meanwhile the class has that one, and nothing is kept.
+// Python frees an object by the first class above it whose function is not its own, which would be this one: it is freed as one of the class above.
 void drop_handle(PyObject* handle) {
   outliving_handles().erase(handle);
   const nb::object owner = nb::borrow(HandleFields::at(handle, handle_fields.follower));  // the handle may be what keeps it alive
   PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&kind, &value, &trace);
   const bool usable = PyObject_GC_IsTracked(handle) && owner.is_valid() && !owner.is_none() && nb::inst_ready(owner);
-  const bool kept = usable && nb::inst_ptr<Follower>(owner)->keep(handle);
+  if (!usable || !nb::inst_ptr<Follower>(owner)->keep(handle)) {
+    PyObject_GC_UnTrack(handle);
+    PyObject_ClearWeakRefs(handle);
+    if (turn_into(handle, Py_TYPE(handle)->tp_base)) Py_TYPE(handle)->tp_dealloc(handle);
+    else PyErr_WriteUnraisable(nullptr);  // there is no memory: it is never freed
+  }
   PyErr_Restore(kind, value, trace);
-  if (kept) return;
-  PyTypeObject* const type = Py_TYPE(handle);
-  type->tp_dealloc = free_handle;
-  free_handle(handle);
-  type->tp_dealloc = drop_handle;
 }
 
 Follower* follower_of(PyObject* handle) {
@@ -112,26 +124,28 @@ PyObject* read_attribute(PyObject* self, PyObject* object, PyObject*) {
 }
 
 int write_attribute(PyObject* self, PyObject* object, PyObject* value) {
-  PyObject* set = reinterpret_cast<MemberObject*>(self)->set;
-  if (!value || !set || set == Py_None) {
+  const auto* member = reinterpret_cast<MemberObject*>(self);
+  PyObject* function = value ? member->set : member->erase;
+  if (!function || function == Py_None) {
     PyErr_SetString(PyExc_AttributeError, value ? "the attribute of a tensor cannot be set" : "the attribute of a tensor cannot be deleted");
     return -1;
   }
   PyObject* values[] = {object, value};
-  PyObject* result = by_handle(set, values, 2, nullptr);
+  PyObject* result = by_handle(function, values, value ? 2 : 1, nullptr);
   Py_XDECREF(result);
   return result ? 0 : -1;
 }
 
 PyObject* new_member(PyTypeObject* type, PyObject* arguments, PyObject*) {
-  PyObject *get = nullptr, *set = Py_None;
-  if (!PyArg_ParseTuple(arguments, "O|O", &get, &set)) return nullptr;
+  PyObject *get = nullptr, *set = Py_None, *erase = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O|OO", &get, &set, &erase)) return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (!self) return nullptr;
   auto* member = reinterpret_cast<MemberObject*>(self);
   member->vectorcall = call_method;
   member->get = Py_NewRef(get);
   member->set = Py_NewRef(set);
+  member->erase = Py_NewRef(erase);
   return self;
 }
 
@@ -139,12 +153,14 @@ int traverse_member(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(reinterpret_cast<MemberObject*>(self)->get);
   Py_VISIT(reinterpret_cast<MemberObject*>(self)->set);
+  Py_VISIT(reinterpret_cast<MemberObject*>(self)->erase);
   return 0;
 }
 
 int clear_member(PyObject* self) {
   Py_CLEAR(reinterpret_cast<MemberObject*>(self)->get);
   Py_CLEAR(reinterpret_cast<MemberObject*>(self)->set);
+  Py_CLEAR(reinterpret_cast<MemberObject*>(self)->erase);
   return 0;
 }
 
@@ -250,7 +266,7 @@ void set_handles(nb::handle type, const HandleFields& fields) {
   handle_type = nb::borrow(type).release().ptr();
   handle_fields = fields;
   auto* const handles = reinterpret_cast<PyTypeObject*>(handle_type);
-  free_handle = std::exchange(handles->tp_dealloc, drop_handle);
+  handles->tp_dealloc = drop_handle;
   // A class with `__getitem__` is one of sequences to Python, which PyTorch's own is not: constructors that take lists of numbers
   // (`torch.Tensor([a, b])`) would look for numbers in a number. Subscripts are those of a mapping.
   handles->tp_as_sequence->sq_item = nullptr;
@@ -276,15 +292,15 @@ void retire_handle(nb::handle handle, nb::handle type) {
       next->tp_weaklistoffset != now->tp_weaklistoffset) {
     throw nb::type_error("a class of other objects");
   }
-  const nb::object attributes = nb::steal(PyObject_GenericGetDict(handle.ptr(), nullptr));  // by their places in one class they would be others'
-  if (!attributes.is_valid()) nb::raise_python_error();
   outliving_handles().erase(handle.ptr());
-  for (const Py_ssize_t offset : {handle_fields.follower, handle_fields.run, handle_fields.number, handle_fields.facts, handle_fields.value}) {
-    Py_CLEAR(HandleFields::at(handle.ptr(), offset));
-  }
-  Py_INCREF(next);
-  Py_SET_TYPE(handle.ptr(), next);
-  Py_DECREF(now);
+  if (!turn_into(handle.ptr(), next)) nb::raise_python_error();
+}
+
+// Functions of a class that PyTorch has in C++, where Python's own assignment refuses.
+void replace_method(nb::handle type, const char* name, nb::handle function) {
+  auto* const changed = reinterpret_cast<PyTypeObject*>(type.ptr());
+  if (!PyType_Check(type.ptr()) || PyDict_SetItemString(changed->tp_dict, name, function.ptr()) < 0) throw nb::type_error("no class that has methods");
+  PyType_Modified(changed);
 }
 
 // What a call gives that a compiled trace goes through, else NotImplemented. PyTorch's modes are off.
@@ -315,9 +331,14 @@ void bind_followers(nb::module_& module) {
   module.def("has_handle", &has_handle, nb::arg("arguments"), nb::arg("keywords"));
   module.def("value_holders", &value_holders, nb::arg("handle"));
   module.def("retire_handle", &retire_handle, nb::arg("handle"), nb::arg("type"));
+  module.def("replace_method", &replace_method, nb::arg("type"), nb::arg("name"), nb::arg("function"));
   module.def("set_following", &set_following, nb::arg("follower").none());
   bind_runs(module);
   bind_bindings(module);
+  nb::class_<Turns>(module, "LazyTurns")
+      .def(nb::init<>())
+      .def("__enter__", &Turns::take)
+      .def("__exit__", [](Turns& self, const nb::args&) { self.give_back(); });
   nb::class_<DescribedCall>(module, "LazyCall").def_ro("mark", &DescribedCall::mark).def_ro("tensors", &DescribedCall::tensors);
   nb::class_<Follower>(module, "Follower", nb::type_slots(follower_slots))
       .def("__init__", [](Follower* self, const nb::dict& framework, const nb::object& slow, const nb::object& end) {
@@ -338,8 +359,7 @@ void bind_followers(nb::module_& module) {
       .def("set_results", &Follower::set_results, nb::arg("step"), nb::arg("codes"), nb::arg("made"), nb::arg("form").none())
       .def("set_ends", &Follower::set_ends, nb::arg("step"))
       .def("set_ahead", [](Follower& self, int32_t step) { self.ahead.at(static_cast<size_t>(step)) = 1; }, nb::arg("step"))
-      .def("go_to", &Follower::go_to, nb::arg("call"), nb::arg("step"), nb::arg("number"))
-      .def("hand_out", &Follower::hand_out, nb::arg("facts"), nb::arg("value"))
+      .def("go_to", &Follower::go_to, nb::arg("call"), nb::arg("step"), nb::arg("number"), nb::arg("facts"), nb::arg("values"))
       .def("finish", &Follower::finish, nb::arg("run"))
       .def("loosen", &Follower::loosen)
       .def("concerns", [](const Follower& self, nb::handle value) { return self.concerns(value.ptr()); }, nb::arg("value"))

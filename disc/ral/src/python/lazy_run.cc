@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "python/python_tensor.h"
@@ -70,11 +71,6 @@ nb::dict gradients_of(const Run& run) {
 nb::object number_of(const Run& run, nb::handle tensor) {
   const auto found = run.numbers.find(tensor.ptr());
   return found == run.numbers.end() ? nb::none() : nb::object(nb::int_(found->second));
-}
-
-nb::object first_in(const Run& run, int64_t storage) {
-  const auto found = run.storages.find(storage);
-  return found == run.storages.end() ? nb::none() : nb::object(nb::int_(found->second.front()));
 }
 
 // Elements and their order too; strides of dims of one element may differ.
@@ -170,8 +166,8 @@ bool Run::is_new(PyObject* tensor, size_t mark) const {
 void Run::forget(size_t mark) {
   for (size_t i = mark; i < inputs.size(); ++i) numbers.erase(inputs[i]);
   const auto after = static_cast<int32_t>(mark);
-  for (auto& [storage, lying] : storages) std::erase_if(lying, [&](int32_t each) { return each >= after; });
-  std::erase_if(storages, [](const auto& each) { return each.second.empty(); });
+  for (auto& [begin, memory] : memories_) std::erase_if(memory.inputs, [&](int32_t each) { return each >= after; });
+  std::erase_if(memories_, [](const auto& each) { return each.second.inputs.empty(); });
   std::erase_if(gradients, [&](const auto& each) { return each.first >= after || each.second >= after; });
   std::vector<PyObject*> old(inputs.begin() + after, inputs.end());
   old.insert(old.end(), given.begin() + after, given.end());
@@ -182,12 +178,40 @@ void Run::forget(size_t mark) {
   for (PyObject* each : old) Py_DECREF(each);
 }
 
-int32_t Run::twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_storage) const {
+Run::Memories::const_iterator Run::reached(const Memories& memories, Range storage) {
+  auto found = memories.upper_bound(storage.begin);
+  if (found != memories.begin() && std::prev(found)->second.end > storage.begin) --found;
+  return found;
+}
+
+std::vector<int32_t> Run::put(Range storage) {
+  if (storage.begin == storage.end) return {};
+  Memory joined{storage.end, {}};
+  auto begin = storage.begin;
+  for (auto each = reached(memories_, storage); each != memories_.end() && each->first < storage.end; each = memories_.erase(each)) {
+    begin = std::min(begin, each->first);
+    joined.end = std::max(joined.end, each->second.end);
+    joined.inputs.insert(joined.inputs.end(), each->second.inputs.begin(), each->second.inputs.end());
+  }
+  std::sort(joined.inputs.begin(), joined.inputs.end());
+  const std::vector<int32_t> before = joined.inputs;
+  joined.inputs.push_back(static_cast<int32_t>(inputs.size()));
+  memories_.emplace(begin, std::move(joined));
+  return before;
+}
+
+int32_t Run::first_in(Range storage) const {
+  if (storage.begin == storage.end) return -1;
+  const auto found = reached(memories_, storage);
+  return found != memories_.end() && found->first < storage.end ? found->second.inputs.front() : -1;
+}
+
+int32_t Run::twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_memory) const {
   const auto [begin, end] = extent_of(tensor);
   const auto own = static_cast<int32_t>(inputs.size());
-  if (begin == end) return own;
+  if (begin == end || in_memory.empty()) return own;
   bool overlaps = false;
-  for (const int32_t each : in_storage) {
+  for (const int32_t each : in_memory) {
     const std::optional<DLTensor> other = dl_tensor(inputs[static_cast<size_t>(each)]);
     if (!other) return -1;
     if (same_place(tensor, *other)) return twins[static_cast<size_t>(each)];
@@ -228,12 +252,6 @@ std::vector<int64_t> Run::written() const {
   return found;
 }
 
-void Run::add_proxy(nb::handle handle) {
-  PyObject* reference = PyWeakref_NewRef(handle.ptr(), nullptr);
-  if (!reference) nb::raise_python_error();
-  proxies.push_back({reference, true});
-}
-
 void Run::give(const std::vector<size_t>& places, const nb::list& tensors) const {
   for (size_t i = 0; i < places.size(); ++i) give(places[i], tensors[i]);
 }
@@ -268,7 +286,7 @@ void Run::clear() {
   }
   proxies.clear();
   numbers.clear();
-  storages.clear();
+  memories_.clear();
   gradients.clear();
   versions.clear();
   twins.clear();
@@ -298,12 +316,14 @@ void bind_runs(nb::module_& module) {
       .def_prop_ro("proxy_count", [](const Run& run) { return run.proxies.size(); })
       .def_prop_ro("twins", [](const Run& run) { return run.twins; })
       .def("number_of", &number_of, nb::arg("tensor"))
-      .def("first_in", &first_in, nb::arg("storage"))
+      .def("first_in", [](const Run& run, uintptr_t begin, size_t bytes) {
+        const int32_t found = run.first_in({begin, begin + bytes});
+        return found < 0 ? nb::none() : nb::object(nb::int_(found));
+      }, nb::arg("begin"), nb::arg("bytes"))
       .def("proxy", &Run::proxy, nb::arg("number"))
       .def("live", &Run::live)
       .def("give", nb::overload_cast<const std::vector<size_t>&, const nb::list&>(&Run::give, nb::const_), nb::arg("numbers"), nb::arg("tensors"))
       .def("written", &Run::written)
-      .def("add_proxy", &Run::add_proxy, nb::arg("handle"))
       .def("clear", &Run::clear);
 }
 

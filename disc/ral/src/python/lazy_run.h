@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -61,6 +62,11 @@ struct Bound {
   bool fits = true;
 };
 
+// Addresses from the first to behind the last one.
+struct Range {
+  uintptr_t begin, end;
+};
+
 class Run {
  public:
   Run(int32_t at, nb::object step, Py_ssize_t value_field) : step(std::move(step)), here(at), value_field_(value_field) {}
@@ -74,16 +80,19 @@ class Run {
   bool is_new(PyObject* tensor, size_t mark) const;
   // Takes the inputs from number `mark` on out of it.
   void forget(size_t mark);
-  // What `twins` says of a tensor that becomes the next input, by those in its storage.
-  int32_t twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_storage) const;
+  // What `twins` says of a tensor that becomes the next input, by those in the same memory.
+  int32_t twin_of(const DLTensor& tensor, const std::vector<int32_t>& in_memory) const;
+  // The next input lies in a storage of these addresses; those before it in the same memory.
+  std::vector<int32_t> put(Range storage);
+  // The first input in the same memory as a storage of these addresses, -1 if there is none.
+  int32_t first_in(Range storage) const;
   // What Python has for value `number`; None if nobody holds it.
   nb::object proxy(size_t number) const;
   bool is_live(size_t number) const;  // somebody holds that value
   std::vector<int64_t> live() const;
   // Inputs that were written since they came.
   std::vector<int64_t> written() const;
-  void add_proxy(nb::handle handle);
-  // What stands for these values, where somebody holds it, has these tensors from now on.
+    // What stands for these values, where somebody holds it, has these tensors from now on.
   void give(const std::vector<size_t>& numbers, const nb::list& tensors) const;
   void give(size_t number, nb::handle tensor) const;
   // Lets go of promised handles; weak references stay of those that somebody else holds.
@@ -99,7 +108,6 @@ class Run {
   std::vector<PyObject*> inputs, given;  // held; `given`: as the program has them, lazy ones of earlier traces too
   std::vector<int64_t> versions;         // of inputs, when they came
   std::unordered_map<PyObject*, int32_t> numbers;
-  std::unordered_map<int64_t, std::vector<int32_t>> storages;  // memory -> the inputs that lie in it
   std::vector<int32_t> twins;  // of inputs: the first that is exactly there; itself where it overlaps none before it; -1 where in part
   std::vector<std::pair<int32_t, int32_t>> gradients;  // input -> the input that is its gradient so far
   std::vector<Number> scalars;                         // of all calls
@@ -107,7 +115,18 @@ class Run {
   std::vector<Proxy> proxies;
 
  private:
+  // Storages that overlap, as those of tensors that one array was handed over as twice, and the inputs that lie in them, in order.
+  struct Memory {
+    uintptr_t end;
+    std::vector<int32_t> inputs;
+  };
+  using Memories = std::map<uintptr_t, Memory>;  // by where they begin
+
+  // The first memory that does not end before these addresses.
+  static Memories::const_iterator reached(const Memories& memories, Range storage);
+
   Py_ssize_t value_field_;
+  Memories memories_;
 };
 
 // Handles that were held when their run ended, of all runs; whoever frees one takes it out.

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import disc
-from disc.frontend.lazy import recorder
+from disc.frontend.lazy import public, recorder
 from disc.frontend.lazy.outline import is_freed
 from disc.frontend.lazy.recorder import Recorder
 
@@ -278,6 +278,70 @@ def test_handles_are_used_again_only_when_nobody_holds_them() -> None:
         torch.testing.assert_close(each + 0, torch.tanh(X @ W) + n % 2)
 
 
+def test_handles_that_only_others_hold_are_freed_with_these() -> None:
+    """They stayed among those that outlive their run, and what came to lie there was taken for one."""
+    with disc.lazy():
+        ys, zs = cast("Any", (X * 2).unbind(0)), (X * 3).unbind(0)
+        assert ys[0].sum().item() != 0
+        ys[0].other, ys[1].other, ys[2].other = zs
+        follower, gone = public._thread.active.follower, [weakref.ref(each) for each in zs]  # pyright: ignore[reportOptionalMemberAccess]
+        del ys, zs
+        assert not follower.outliving() and not any(each() is not None for each in gone)
+
+
+def test_an_interrupt_while_a_call_makes_its_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it had made stayed in the run, and the next ones stood for others' values."""
+    make, left = recorder.new_handle, [-1]
+
+    def interrupted() -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return make()
+
+    monkeypatch.setattr(recorder, "new_handle", interrupted)
+    expected, held = [(row * 2).tolist() for row in (X + 1).unbind(0)], list[Any]()
+    with disc.lazy():
+        for times in range(6):
+            held.append(X + 1)
+            y = held[-1] * 2
+            left[0] = 2 if times % 2 else -1  # none is used again: all are held
+            if left[0] > 0:
+                with pytest.raises(KeyboardInterrupt):
+                    y.unbind(0)
+            held += [y, *y.unbind(0)]
+            assert [each.tolist() for each in held[-3:]] == expected
+    assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_a_thread_reads_while_another_one_is_within_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ended under the call."""
+    make, armed, within, seen, held = recorder.new_handle, list[Tensor](), threading.Event(), list[object](), list[Tensor]()
+
+    def read() -> None:
+        within.wait(10)
+        seen.append(armed[0].tolist())
+
+    def changing() -> Any:
+        if armed and not within.is_set():
+            within.set()
+            reader.join(0.2)
+        return make()
+
+    monkeypatch.setattr(recorder, "new_handle", changing)
+    reader = threading.Thread(target=read)
+    reader.start()
+    with disc.lazy():
+        for n in range(6):
+            held.append(X + 1)
+            if n == 5:
+                armed.append(held[-1])
+            held += [held[-1] * 2, held[-1] * 2 + 10]
+            assert held[-1].tolist() == ((X + 1) * 2 + 10).tolist()
+    reader.join(10)
+    assert seen == [(X + 1).tolist()] and disc.lazy.stats().hits
+
+
 def test_handles_that_are_dropped_late_are_used_again() -> None:
     """Their values go at once. One that somebody has marked, or looks at from aside, is none that another value may get."""
 
@@ -352,6 +416,18 @@ def test_what_differs_in_every_step_is_no_part_of_a_trace(monkeypatch: pytest.Mo
     expected = [(torch.sin((torch.tanh(X @ W) * 2).clamp(max=n / 40)) + 1).sum().item() for n in range(24)]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert steps[-1] == steps[-8] and disc.lazy.stats().hits >= 20, disc.lazy.stats()
+
+
+def test_many_first_calls_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that began otherwise was compiled any more."""
+    monkeypatch.setattr(recorder, "MOST_BRANCHES", 4)
+    with disc.lazy():
+        for n in range(8):
+            X.clamp(max=n / 40).sum().item()
+        before = disc.lazy.stats().hits
+        for _ in range(5):
+            ((X * 2).tanh() + 1).sum().item()
+        assert disc.lazy.stats().hits == before + 3
 
 
 def test_a_loss_that_nobody_reads() -> None:

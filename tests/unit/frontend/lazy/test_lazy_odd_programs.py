@@ -616,6 +616,50 @@ def gradients_that_are_no_numbers() -> Step:
     return step
 
 
+def views_or_copies_by_their_sizes() -> Step:
+    def step(count: int) -> list[object]:
+        x = rows(count, 2) * 1.0
+        before, behind = x.t().reshape(-1), x.t().reshape(-1)  # views for one row
+        x.add_(1)
+        total = x.sum().item()
+        behind.add_(1)
+        return [before, x, total]
+
+    return step
+
+
+def zeros_have_a_sign() -> Step:
+    x, calls = torch.ones(3, dtype=torch.complex64), [0]
+
+    def step(count: int) -> list[object]:
+        calls[0] += 1
+        found = list[object]()
+        for zero in (0.0, -0.0) if calls[0] % 2 else (-0.0, 0.0):
+            h = x.real
+            for _ in range(9 + calls[0] % 3):
+                h = torch.tanh(h + 1) * zero
+            found += [torch.angle(torch.full((3,), complex(-1, zero)) * x.real).sum().item(), (1 / h).sum().item()]
+        return found
+
+    return step
+
+
+def gradients_that_are_deleted() -> Step:
+    weight = nn.Parameter(torch.linspace(0, 1, 4))
+
+    def step(count: int) -> list[object]:
+        if weight.grad is not None:
+            del weight.grad
+        loss = (rows(count) * weight).sin().sum()
+        value = loss.item()
+        loss.backward()
+        y = rows(count) * weight
+        del y.grad
+        return [value, weight.grad, y.sum().item()]
+
+    return step
+
+
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
@@ -625,6 +669,7 @@ PROGRAMS = (
     others_that_trace, modes_of_functions, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
     gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
     gradients_that_are_no_numbers, parts_that_are_written_of_each_other,
+    views_or_copies_by_their_sizes, zeros_have_a_sign, gradients_that_are_deleted,
 )  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -197,6 +198,23 @@ def test_memory_that_inputs_share() -> None:
                 written.append(w.clone())
     torch.testing.assert_close(results[6:], results[:6])
     torch.testing.assert_close(written[6:], written[:6])
+
+
+def test_memory_that_several_storages_have() -> None:
+    """As of arrays that are handed over twice: a write by the one was not seen by the other."""
+
+    def steps() -> Iterator[list[float]]:
+        array = np.ones(4, np.float32)
+        one, part, same = torch.from_numpy(array), torch.from_numpy(array[1:]), torch.from_dlpack(torch.from_numpy(array))
+        for _ in range(6):
+            one.mul_(1.5)
+            yield [(part * 2).sum().item(), (same * 3).sum().item()]
+            same.add_(1)
+            yield [one[1:].sum().item(), part.sum().item()]
+
+    expected = list(steps())
+    with disc.lazy():
+        assert list(steps()) == pytest.approx(expected)
 
 
 def test_tied_weights() -> None:
