@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,23 +28,26 @@ from disc.frontend.lazy.tensors import LazyTensor, real
 from disc.frontend.lazy.traces import forget_mark
 from disc.frontend.lazy.transforms import grad_and_value
 from disc.frontend.unrolled_functions import count_no_frames
-from disc.ral._ral import has_handle, replace_handler
+from disc.ral._ral import has_handle, replace_handler, replace_method
 from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
 NATIVE = (
     (torch._functorch.predispatch, "_add_batch_dim_impl"), (torch._functorch.eager_transforms, "_wrap_for_grad"),
     (torch.utils.dlpack, "to_dlpack"), (torch.utils.checkpoint, "_make_saved_tensor"), (Executable, "__call__"),
+    *((torch.UntypedStorage, name)
+      for name in ("__getitem__", "__setitem__", "fill_", "copy_", "resize_", "byteswap", "_write_file", "_set_from_file")),
 )  # fmt: skip
-# What begins or ends something that each call of PyTorch in between has to see when it is made, or says what is drawn from then on.
+# What begins or ends something that each call of PyTorch in between has to see when it is made.
 WATCHING = (
     (torch._functorch.predispatch, "_vmap_increment_nesting_impl"), (torch._functorch.eager_transforms, "_grad_increment_nesting"),
     (torch._functorch.predispatch, "_jvp_increment_nesting_impl"), (torch._functorch.eager_transforms, "_func_increment_nesting"),
     (torch.autograd.forward_ad, "enter_dual_level"), (torch.autograd.forward_ad, "exit_dual_level"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"), (torch.autograd.graph.saved_tensors_hooks, "__exit__"),
-    *((module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")),
-    *((torch, name) for name in ("set_default_dtype", "set_default_tensor_type", "set_anomaly_enabled")),
+    (torch._C, "_set_default_dtype"), (torch._C, "_set_default_tensor_type"), (torch, "set_anomaly_enabled"),
 )  # fmt: skip
+# What tells, or says, what is drawn from then on.
+SEEDING = ("manual_seed", "seed", "get_state", "set_state", "clone_state", "graphsafe_get_state", "graphsafe_set_state")
 MODES_OF_DISPATCH = ((torch.utils._python_dispatch.TorchDispatchMode, "__enter__"),
                      (torch.utils._python_dispatch.TorchDispatchMode, "__exit__"))  # fmt: skip
 # What looks at tensors by itself, those of modules among them: tracers and compilers.
@@ -53,6 +59,8 @@ SCRIPTS = ((torch._C.ScriptFunction, "__call__"), (torch._C.ScriptMethod, "__cal
 SWAP = (torch.utils, "swap_tensors")
 GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
 _ours: set[Callable[..., Any]] = set()
+_counting = threading.Lock()
+_counting_steps = 0  # of optimizers, of all threads, that are being made
 
 
 def take_over(active: Active) -> None:
@@ -77,7 +85,11 @@ def take_over(active: Active) -> None:
         ours = _noted(_group(group))
         _as_before_to_dynamo(ours, group)
         torch._C._group_tensors_by_device_and_dtype = ours
-    _replace_handler()
+    for name in SEEDING:
+        method = getattr(torch.Generator, name)
+        if not _is_ours(method):
+            replace_method(torch.Generator, name, _noted(_of_default_generator(method, active)))
+    named = _replaced_handler()
     kinds = (
         (NATIVE, _with_tensors), (WATCHING, _watched), (MODES_OF_DISPATCH, _watched), ([GRADIENT], grad_and_value), ([SWAP], _swapping),
         (LOOKING, _paused), (((torch.autograd, "backward"), *SCRIPTS), _settled),
@@ -89,6 +101,9 @@ def take_over(active: Active) -> None:
                 ours = _noted(wrapped(function, active))
                 _as_before_to_dynamo(ours, function)
                 setattr(module, name, ours)
+                if isinstance(module, ModuleType):
+                    named[id(function)] = ours
+    _replace_by_name(named)
 
 
 def _as_before_to_dynamo(ours: Callable[..., Any], original: Callable[..., Any]) -> None:
@@ -101,16 +116,24 @@ def _as_before_to_dynamo(ours: Callable[..., Any], original: Callable[..., Any])
     torch.compiler.substitute_in_graph(ours, skip_signature_check=True)(traced)
 
 
-def _replace_handler() -> None:
-    """Functions of PyTorch in Python ask in Python who is to run them; the follower is asked first, without."""
+def _replaced_handler() -> dict[int, Callable[..., Any]]:
+    """Functions of PyTorch in Python ask in Python who is to run them; the follower is asked first, without. By the identity of what is
+    replaced."""
     handler = torch.overrides.handle_torch_function
     if _is_ours(handler):
-        return
+        return {}
     stack = (torch._C._len_torch_function_stack, torch._C._get_function_stack_at, torch._C._is_torch_function_enabled)
-    ours = _noted(replace_handler(handler, *stack))
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "torch" and vars(module).get("handle_torch_function") is handler:
-            module.handle_torch_function = ours  # pyright: ignore[reportAttributeAccessIssue]
+    return {id(handler): _noted(replace_handler(handler, *stack))}
+
+
+def _replace_by_name(replaced: Mapping[int, Callable[..., Any]]) -> None:
+    """Modules that have imported functions by name, those of the user among them, have ours from now on. replaced: by the identity of the
+    functions, which ours keep."""
+    for module in list(sys.modules.values()) if replaced else ():
+        for name, found in list(getattr(module, "__dict__", {}).items()):
+            ours = replaced.get(id(found))
+            if ours is not None:
+                setattr(module, name, ours)
 
 
 def _with_tensors(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -201,6 +224,17 @@ def _watched(function: Callable[..., Any], active: Active) -> Callable[..., Any]
     return taken
 
 
+def _of_default_generator(function: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """What is recorded draws from the default generator alone."""
+    watched = _watched(function, active)
+
+    @functools.wraps(function)
+    def taken(generator: torch.Generator, *args: Any, **kwargs: Any) -> Any:
+        return (watched if generator is torch.default_generator else function)(generator, *args, **kwargs)
+
+    return taken
+
+
 def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
     _ours.add(function)
     return function
@@ -223,20 +257,35 @@ def _step(step: Callable[..., Any], active: Active) -> Callable[..., Any]:
         if recorder is None or recorder.follower.stopped:
             return step(optimizer, *args, **kwargs)
         counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
-        for group in counting:
-            group["capturable"] = True
-        kept = torch.compiler._is_compiling_flag
-        torch.compiler._is_compiling_flag = kept or bool(counting)
-        try:
+        if not counting:
             result = step(optimizer, *args, **kwargs)
-        finally:
-            torch.compiler._is_compiling_flag = kept
-            for group in counting:
-                group["capturable"] = False
+        else:
+            with _as_compiled(counting):
+                result = step(optimizer, *args, **kwargs)
         recorder.end_of_step()
         return result
 
     return taken
+
+
+@contextmanager
+def _as_compiled(groups: list[dict[str, Any]]) -> Iterator[None]:
+    """For a step of an optimizer with these groups, which count. The flag is the process's: the last thread's step takes it away."""
+    global _counting_steps
+    with _counting:
+        ours = _counting_steps > 0 or not torch.compiler._is_compiling_flag  # else a compiler is looking
+        _counting_steps += ours
+        torch.compiler._is_compiling_flag = True
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["capturable"] = False
+        with _counting:
+            _counting_steps -= ours
+            torch.compiler._is_compiling_flag = not ours or _counting_steps > 0
 
 
 def _apply(apply: Callable[..., Any], active: Active) -> Callable[..., Any]:

@@ -241,6 +241,35 @@ def test_threads_record_at_once_and_read_each_others_values() -> None:
         np.testing.assert_allclose(found[number], [own] * 6 + [2 * next_one], rtol=1e-4)
 
 
+def test_optimizers_of_two_threads_that_overlap() -> None:
+    """What tells them that a compiler is looking, which is the process's, stayed on."""
+    events = [threading.Event() for _ in range(3)]
+
+    def work(first: bool) -> None:
+        layer = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(layer.parameters())
+
+        def closure() -> float:
+            events[not first].set()
+            events[1 if first else 2].wait(20)
+            return 0.0
+
+        with disc.lazy():
+            if not first:
+                events[0].wait(20)
+            layer(X).sum().backward()
+            optimizer.step(closure)
+            if first:
+                events[2].set()
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (True, False)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert not torch.compiler.is_compiling()
+
+
 def test_a_fork_leaves_pending_values_to_both() -> None:
     read, write = os.pipe()
     expected = torch.tanh(X @ W).sum().item()

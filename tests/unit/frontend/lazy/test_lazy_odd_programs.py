@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor, nn, set_default_dtype
+from torch.autograd import backward, forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -660,6 +660,36 @@ def gradients_that_are_deleted() -> Step:
     return step
 
 
+def names_that_were_imported_before() -> Step:
+    weight = nn.Parameter(torch.linspace(0, 1, 4))
+
+    def step(count: int) -> list[object]:
+        weight.grad = None
+        set_default_dtype(torch.float64)
+        y = torch.arange(count) * 1.5
+        set_default_dtype(torch.float32)
+        loss = (rows(count) * weight).sin().sum()
+        backward([loss])
+        return [y, y.dtype is torch.float64, weight.grad]
+
+    return step
+
+
+def storages_that_are_looked_at() -> Step:
+    x = torch.ones(4)
+    storage = x.untyped_storage()
+
+    def step(count: int) -> list[object]:
+        x.fill_(count)
+        y, first = x * 2, storage[3]
+        storage.fill_(0)  # pyright: ignore[reportAttributeAccessIssue]
+        z = x + 1
+        storage.copy_(torch.full((4,), 2.0).untyped_storage())
+        return [y, first, z, x.sum().item()]
+
+    return step
+
+
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
@@ -668,8 +698,8 @@ PROGRAMS = (
     a_graph_that_is_retained_though_its_weights_are_written, outputs_of_other_sizes, another_default_dtype, modes_of_dispatch,
     others_that_trace, modes_of_functions, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
     gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
-    gradients_that_are_no_numbers, parts_that_are_written_of_each_other,
-    views_or_copies_by_their_sizes, zeros_have_a_sign, gradients_that_are_deleted,
+    gradients_that_are_no_numbers, parts_that_are_written_of_each_other, views_or_copies_by_their_sizes, zeros_have_a_sign,
+    gradients_that_are_deleted, names_that_were_imported_before, storages_that_are_looked_at,
 )  # fmt: skip
 
 
@@ -729,6 +759,20 @@ def test_seeds_hold_for_what_is_drawn_behind_them() -> None:
             assert torch.equal(*drawn)
     assert disc.lazy.stats().hits >= 2 * (len(SIZES) - 2), disc.lazy.stats()
     assert disc.lazy.stats().compiles == 1, disc.lazy.stats()
+
+
+def test_seeds_of_the_default_generator_hold_for_what_is_drawn_behind_them() -> None:
+    generator = torch.default_generator
+    for count in SIZES:
+        with disc.lazy():
+            drawn = list[Tensor]()
+            for _ in range(2):
+                generator.manual_seed(5)
+                drawn.append(nn.functional.dropout(torch.ones(count + 3, 4)))
+                generator.set_state(generator.get_state())
+                generator.manual_seed(6)
+            assert torch.equal(*drawn)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
 
 
 def test_what_ends_a_trace_or_fails_is_no_part_of_it() -> None:
