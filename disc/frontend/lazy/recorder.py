@@ -24,6 +24,7 @@ from torch.utils._device import DeviceContext
 
 from disc.errors import warn
 from disc.frontend.dynamo import Settings, without_function_modes
+from disc.frontend.lazy.accumulated import has_hooks
 from disc.frontend.lazy.calls import (
     BACKWARD,
     DELETE_GRADIENT,
@@ -79,7 +80,7 @@ def _framework(turns: LazyTurns) -> dict[str, object]:
         "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
         "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj, "default_dtype": torch.get_default_dtype,
-        "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "turns": turns,
+        "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "turns": turns, "hooked": has_hooks,
         "tensors": TENSORS, "constants": PLAIN,
     }  # fmt: skip
 
@@ -495,7 +496,7 @@ class Recorder(TorchFunctionMode):
                 self._forget(call, run)
                 self._end()
                 return ours
-            places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
+            places = [self._place(each, func, args, kwargs, writes or func == GRADIENT) for each in leaves]
             turned = [each for each, mine, was in zip(tensors, given, differentiable, strict=True) if mine.requires_grad != was]
             if step is None:
                 step = self._grown(call, func, args, kwargs, state, tuple(places), form)
@@ -515,12 +516,7 @@ class Recorder(TorchFunctionMode):
             if run.here is here:
                 self._forget(call, run)
             raise
-        found = list[Any]()
-        for leaf, place in zip(leaves, places, strict=True):
-            if type(place) is Made:
-                found.append(next(handles))
-            else:
-                found.append(leaf if place is None else ours if single else self._owner(place))
+        found = [next(handles) if type(each) is Made else None if each is None else self._owner(each) for each in places]
         self.statistics.noted += 1
         return found[0] if form is None else pytree.tree_unflatten(found, form)
 
@@ -576,7 +572,7 @@ class Recorder(TorchFunctionMode):
         assert isinstance(place, Value | Input)
         return run.proxy(place.number) if type(place) is Value else run.given[place.number]
 
-    def _place(self, leaf: torch.Tensor | None, args: Any, kwargs: Any, same: bool) -> Result:
+    def _place(self, leaf: torch.Tensor | None, func: Callable[..., Any], args: Any, kwargs: Any, same: bool) -> Result:
         """What a result is: one of the arguments, or a new tensor, which may share the memory of one. same: whether an argument stays what
         it is when it is given back. A call that changes nothing (`contiguous`) may do so for some sizes alone: there it is
         another tensor."""
@@ -586,6 +582,9 @@ class Recorder(TorchFunctionMode):
         number = run.number_of(leaf) if same else None
         if number is not None:
             return Input(number)
+        number = run.value_of(leaf) if func == GRADIENT else None  # one object, whenever it is read
+        if number is not None:
+            return Value(number)
         given = list[tuple[Value | Input, torch.Tensor]]()
         for each in _flat((args, tuple(kwargs.values()))):
             if type(each) is LazyTensor and each._run is run:

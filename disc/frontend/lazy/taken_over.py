@@ -23,6 +23,7 @@ import torch.utils.dlpack
 from torch._dynamo import config, eval_frame
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from disc.frontend.lazy.accumulated import ACCUMULATOR, REGISTERING, forget, reduced, registered
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
 from disc.frontend.lazy.traces import forget_mark
@@ -57,6 +58,7 @@ LOOKING = (
 )  # fmt: skip
 SCRIPTS = ((torch._C.ScriptFunction, "__call__"), (torch._C.ScriptMethod, "__call__"))
 SWAP = (torch.utils, "swap_tensors")
+REDUCED = (torch.nn.parallel.DistributedDataParallel, "forward")
 GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
 _ours: set[Callable[..., Any]] = set()
 _counting = threading.Lock()
@@ -85,13 +87,15 @@ def take_over(active: Active) -> None:
         ours = _noted(_group(group))
         _as_before_to_dynamo(ours, group)
         torch._C._group_tensors_by_device_and_dtype = ours
-    for name in SEEDING:
-        method = getattr(torch.Generator, name)
-        if not _is_ours(method):
-            replace_method(torch.Generator, name, _noted(_of_default_generator(method, active)))
+    for kind, names, wrapped in ((torch.Generator, SEEDING, _of_default_generator), (ACCUMULATOR, REGISTERING, registered)):
+        for name in names:
+            method = getattr(kind, name)
+            if not _is_ours(method):
+                replace_method(kind, name, _noted(wrapped(method, active)))
     named = _replaced_handler()
     kinds = (
         (NATIVE, _with_tensors), (WATCHING, _watched), (MODES_OF_DISPATCH, _watched), ([GRADIENT], grad_and_value), ([SWAP], _swapping),
+        ([REDUCED], reduced),
         (LOOKING, _paused), (((torch.autograd, "backward"), *SCRIPTS), _settled),
     )  # fmt: skip
     for places, wrapped in kinds:
@@ -174,8 +178,9 @@ def _swapping(swap: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
     @functools.wraps(swap)
     def taken(t1: torch.Tensor, t2: torch.Tensor) -> Any:
-        forget_mark(t1)
-        forget_mark(t2)
+        for each in (t1, t2):
+            forget_mark(each)
+            forget(each)
         return swap(t1, t2)
 
     return _paused(taken, active)

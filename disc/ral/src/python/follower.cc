@@ -190,6 +190,7 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end)
   framework_.storage = object("storage");
   framework_.is_neg = object("is_neg");
   framework_.is_conj = object("is_conj");
+  framework_.hooked = object("hooked");
   framework_.default_dtype = object("default_dtype");
   framework_.profiler = object("profiler");
   framework_.modes = object("modes");
@@ -653,7 +654,7 @@ bool Follower::keep(PyObject* handle) {
 nb::list Follower::outliving() const {
   nb::list found;
   PyObject* const self = nb::find(this).ptr();
-  for (PyObject* each : outliving_handles()) {
+  for (const auto& [each, value] : outliving_handles().values()) {
     if (HandleFields::at(each, framework_.fields.follower) == self) found.append(nb::handle(each));
   }
   return found;

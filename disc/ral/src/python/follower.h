@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct Framework {
   nb::object unflatten;        // (leaves, form)
   nb::object storage;          // (tensor) -> its memory
   nb::object is_neg, is_conj;
+  nb::object hooked;            // (leaf) -> whether what adds up its gradients has hooks
   nb::object default_dtype;     // () -> the dtype of new tensors
   nb::object profiler;          // the names of a module, `_is_profiler_enabled` among them
   nb::object modes;             // () -> how many modes other than the recorder would be handed a call, one with a default device among them
@@ -55,6 +57,9 @@ struct Framework {
 
 // Whether an argument is a handle of this class, or has one in it.
 bool holds_handle(PyObject* value, PyTypeObject* handle);
+
+// The addresses of leaves that what adds up their gradients is known to have no hooks of.
+std::unordered_set<uintptr_t>& plain_leaves();
 
 // A call behind where a run is. mark: how many inputs the run had before it; tensors: among the arguments.
 struct DescribedCall {

@@ -53,6 +53,11 @@ bool is_row_major(const DLTensor& tensor) {
 
 }  // namespace
 
+std::unordered_set<uintptr_t>& plain_leaves() {
+  static auto* const found = new std::unordered_set<uintptr_t>;  // tensors are freed until the interpreter ends
+  return *found;
+}
+
 bool Follower::is_transformed() const {
   const nb::object found = nb::steal(PyObject_CallNoArgs(framework_.transforms.ptr()));
   if (!found.is_valid()) nb::raise_python_error();
@@ -109,6 +114,8 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
     for (PyObject* hooks : {names.backward_hooks, names.accumulate_hooks}) {
       if (PyObject_IsTrue(attribute(tensor, hooks).ptr()) != 0) return Described::kNo;
     }
+    const bool plain = plain_leaves().contains(reinterpret_cast<uintptr_t>(tensor));
+    if (!plain && asked(framework_.hooked, tensor).ptr() == Py_True) return Described::kNo;
   }
   const bool conjugated = memory->dtype.code == kDLComplex && asked(framework_.is_conj, tensor).ptr() == Py_True;
   const bool negated = asked(framework_.is_neg, tensor).ptr() == Py_True;
@@ -131,7 +138,9 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
     const nb::object gradient = attribute(tensor, names.grad);
     if (!gradient.is_none()) {
       if (!is_tensor(gradient.ptr())) return Described::kNo;
-      const Described found = input(gradient.ptr(), gradient.ptr(), false);
+      PyObject* const owner = outliving_handles().of(gradient.ptr());
+      const bool stands = owner && HandleFields::at(owner, framework_.fields.follower) == nb::find(this).ptr();
+      const Described found = input(gradient.ptr(), stands ? owner : gradient.ptr(), false);
       if (found != Described::kYes) return found;
       run_->gradients.emplace_back(number, run_->numbers.at(gradient.ptr()));
       kind.push_back(-2);  // no stride of a tensor

@@ -43,7 +43,7 @@ bool turn_into(PyObject* handle, PyTypeObject* next) {
 // A handle that nobody holds any more, whenever that comes to be: its follower keeps it. What the garbage collector has cleared has no fields.
 // Python frees an object by the first class above it whose function is not its own, which would be this one: it is freed as one of the class above.
 void drop_handle(PyObject* handle) {
-  outliving_handles().erase(handle);
+  outliving_handles().remove(handle);
   const nb::object owner = nb::borrow(HandleFields::at(handle, handle_fields.follower));  // the handle may be what keeps it alive
   PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&kind, &value, &trace);
@@ -292,7 +292,7 @@ void retire_handle(nb::handle handle, nb::handle type) {
       next->tp_weaklistoffset != now->tp_weaklistoffset) {
     throw nb::type_error("a class of other objects");
   }
-  outliving_handles().erase(handle.ptr());
+  outliving_handles().remove(handle.ptr());
   if (!turn_into(handle.ptr(), next)) nb::raise_python_error();
 }
 
@@ -332,6 +332,8 @@ void bind_followers(nb::module_& module) {
   module.def("value_holders", &value_holders, nb::arg("handle"));
   module.def("retire_handle", &retire_handle, nb::arg("handle"), nb::arg("type"));
   module.def("replace_method", &replace_method, nb::arg("type"), nb::arg("name"), nb::arg("function"));
+  module.def("note_leaf", [](uintptr_t address) { plain_leaves().insert(address); }, nb::arg("address"));
+  module.def("forget_leaf", [](uintptr_t address) { plain_leaves().erase(address); }, nb::arg("address"));
   module.def("set_following", &set_following, nb::arg("follower").none());
   bind_runs(module);
   bind_bindings(module);

@@ -100,8 +100,25 @@ PyType_Slot run_slots[] = {
 
 }  // namespace
 
-std::unordered_set<PyObject*>& outliving_handles() {
-  static auto* const found = new std::unordered_set<PyObject*>;  // handles are freed until the interpreter ends
+void Outliving::add(PyObject* handle, PyObject* value) {
+  values_[handle] = value;
+  handles_[value] = handle;
+}
+
+void Outliving::remove(PyObject* handle) {
+  const auto found = values_.find(handle);
+  if (found == values_.end()) return;
+  if (const auto own = handles_.find(found->second); own != handles_.end() && own->second == handle) handles_.erase(own);
+  values_.erase(found);
+}
+
+PyObject* Outliving::of(PyObject* tensor) const {
+  const auto found = handles_.find(tensor);
+  return found == handles_.end() ? nullptr : found->second;
+}
+
+Outliving& outliving_handles() {
+  static auto* const found = new Outliving;  // handles are freed until the interpreter ends
   return *found;
 }
 
@@ -242,6 +259,15 @@ std::vector<int64_t> Run::live() const {
   return found;
 }
 
+int64_t Run::value_of(PyObject* tensor) const {
+  for (size_t i = 0; i < proxies.size(); ++i) {
+    if (!is_live(i)) continue;
+    PyObject* const handle = proxies[i].weak ? referent(proxies[i].object) : proxies[i].object;
+    if (HandleFields::at(handle, value_field_) == tensor) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 std::vector<int64_t> Run::written() const {
   std::vector<int64_t> found;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -281,7 +307,10 @@ void Run::clear() {
   old.insert(old.end(), given.begin(), given.end());
   given.clear();
   for (size_t i = 0; i < proxies.size(); ++i) {
-    if (is_live(i)) outliving_handles().insert(proxies[i].weak ? referent(proxies[i].object) : proxies[i].object);
+    if (is_live(i)) {
+      PyObject* const handle = proxies[i].weak ? referent(proxies[i].object) : proxies[i].object;
+      outliving_handles().add(handle, HandleFields::at(handle, value_field_));
+    }
     if (proxies[i].object) old.push_back(proxies[i].object);
   }
   proxies.clear();
@@ -322,6 +351,10 @@ void bind_runs(nb::module_& module) {
       }, nb::arg("begin"), nb::arg("bytes"))
       .def("proxy", &Run::proxy, nb::arg("number"))
       .def("live", &Run::live)
+      .def("value_of", [](const Run& run, nb::handle tensor) {
+        const int64_t found = run.value_of(tensor.ptr());
+        return found < 0 ? nb::none() : nb::object(nb::int_(found));
+      }, nb::arg("tensor"))
       .def("give", nb::overload_cast<const std::vector<size_t>&, const nb::list&>(&Run::give, nb::const_), nb::arg("numbers"), nb::arg("tensors"))
       .def("written", &Run::written)
       .def("clear", &Run::clear);

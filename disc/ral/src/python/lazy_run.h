@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -90,6 +89,8 @@ class Run {
   nb::object proxy(size_t number) const;
   bool is_live(size_t number) const;  // somebody holds that value
   std::vector<int64_t> live() const;
+  // The value that somebody holds and that is this tensor, -1 if there is none.
+  int64_t value_of(PyObject* tensor) const;
   // Inputs that were written since they came.
   std::vector<int64_t> written() const;
     // What stands for these values, where somebody holds it, has these tensors from now on.
@@ -130,7 +131,19 @@ class Run {
 };
 
 // Handles that were held when their run ended, of all runs; whoever frees one takes it out.
-std::unordered_set<PyObject*>& outliving_handles();
+class Outliving {
+ public:
+  void add(PyObject* handle, PyObject* value);
+  void remove(PyObject* handle);
+  // The one that stands for a tensor, borrowed; null if none does.
+  PyObject* of(PyObject* tensor) const;
+  const std::unordered_map<PyObject*, PyObject*>& values() const { return values_; }
+
+ private:
+  std::unordered_map<PyObject*, PyObject*> values_, handles_;  // handle -> tensor, tensor -> handle
+};
+
+Outliving& outliving_handles();
 
 // The addresses of the elements of a tensor, from the first to behind the last one; the same for one without elements.
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor);

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn, set_default_dtype
+from torch import Tensor, distributed, nn, set_default_dtype
 from torch.autograd import backward, forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -690,6 +690,44 @@ def storages_that_are_looked_at() -> Step:
     return step
 
 
+def hooks_of_what_adds_up_gradients() -> Step:
+    weight, other = nn.Parameter(torch.linspace(0, 1, 4)), nn.Parameter(torch.linspace(-1, 1, 4))
+    found: Any = weight.view_as(weight).grad_fn
+    accumulator, calls = found.next_functions[0][0], [0]
+    accumulator.register_prehook(lambda gradients: (gradients[0] * 2,))
+    held: Any = other.view_as(other).grad_fn  # the graph of a loss that somebody holds is no hook
+
+    def step(count: int) -> list[object]:
+        calls[0] += 1
+        if calls[0] == 5:
+            held.next_functions[0][0].register_hook(lambda *given: calls.append(calls[0]))
+        results = list[object]()
+        for each in (weight, other):
+            each.grad = None
+            loss = (rows(count) * each).sin().sum()
+            loss.backward()
+            results += [loss.item(), each.grad]
+        return [*results, *calls]
+
+    return step
+
+
+def gradients_are_one_object() -> Step:
+    weight = nn.Parameter(torch.linspace(0, 1, 4))
+
+    def step(count: int) -> list[object]:
+        weight.grad = None
+        (rows(count) * weight).sin().sum().backward()
+        gradient: Any = weight.grad
+        gradient.label = count
+        same = weight.grad is gradient
+        weight.sum().item()
+        later: Any = weight.grad
+        return [same, later is gradient, later.label]
+
+    return step
+
+
 PROGRAMS = (
     written_diagonal, gradient_of_a_diagonal, as_many_parts_as_rows, cut_off_from_the_step_before, hooks_of_modules, copies_of_tensors,
     transforms_of_functions, hooks_that_hold_lazy_tensors, checkpoints, gradients_are_zeroed_before_a_plain_loss,
@@ -699,7 +737,8 @@ PROGRAMS = (
     others_that_trace, modes_of_functions, functions_that_hold_lazy_tensors, tensors_of_other_classes, sequences_of_other_classes, native_code_reads_what_is_written_before,
     gradients_of_what_the_loss_is_made_of, hooks_of_all_modules, weights_that_are_swapped,
     gradients_that_are_no_numbers, parts_that_are_written_of_each_other, views_or_copies_by_their_sizes, zeros_have_a_sign,
-    gradients_that_are_deleted, names_that_were_imported_before, storages_that_are_looked_at,
+    gradients_that_are_deleted, names_that_were_imported_before, storages_that_are_looked_at, hooks_of_what_adds_up_gradients,
+    gradients_are_one_object,
 )  # fmt: skip
 
 
@@ -730,6 +769,31 @@ def test_a_mode_of_functions_that_began_before() -> None:
             y = layer(rows(count)).tanh()
             found.append(y.detach())
         torch.testing.assert_close(found[-1], 2 * layer(rows(count)).tanh().detach())
+
+
+def test_gradients_are_reduced_over_processes() -> None:
+    """By what is C++'s and was there before recording began."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        layer = nn.Linear(4, 2)
+        parallel = nn.parallel.DistributedDataParallel(layer)
+
+        def doubled(state: object, bucket: Any) -> Any:
+            future = torch.futures.Future[Tensor]()
+            future.set_result(bucket.buffer() * 2)
+            return future
+
+        parallel.register_comm_hook(None, doubled)
+        for count in (3, 3, 3, 5, 3):
+            with disc.lazy():
+                parallel.zero_grad()
+                loss = parallel(rows(count)).square().mean()
+                loss.backward()
+                found = layer.weight.grad
+            (expected,) = torch.autograd.grad(layer(rows(count)).square().mean(), [layer.weight])
+            torch.testing.assert_close(plain(found), expected * 2)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_within_inference_mode() -> None:
