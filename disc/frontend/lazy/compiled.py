@@ -128,6 +128,8 @@ class _Tracing(Outline):
     def _fake(self, number: int) -> torch.Tensor:
         real = self.tensors[number]
         like = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
+        if real.dim() == 0:
+            like.zero_()  # PyTorch looks at the number
         dynamic = DimDynamic.STATIC if self._is_static(number) else DimDynamic.DYNAMIC
         sizes = StatelessSymbolicContext(dynamic_sizes=[dynamic] * real.dim())
         return self.mode.from_tensor(like, source=ConstantSource(f"input{number}"), symbolic_context=sizes)

@@ -46,6 +46,8 @@ std::vector<int64_t> overlapping_tensors(const nb::list& inputs, const nb::list&
 
 Binding::Binding(const nb::list& inputs, const nb::list& scalars, size_t symbols, const std::vector<size_t>& made)
     : inputs_(all_sizes(inputs)), scalars_(all_sizes(scalars)), symbols_(symbols) {
+  static uint64_t made_so_far = 0;
+  number_ = made_so_far++;
   for (const size_t number : made) {
     if (made_.size() <= number) made_.resize(number + 1);
     made_[number] = true;
@@ -60,7 +62,7 @@ const Bound* Binding::fitting(Run& run) const {
 }
 
 const Bound* Binding::bound(Run& run) const {
-  Bound& bound = run.bounds[this];
+  Bound& bound = run.bounds[number_];
   bound.values.resize(symbols_, {false, Number::of(int64_t{0})});
   if (bound.fits) bound.fits = advance(bound, run);
   return bound.fits ? &bound : nullptr;

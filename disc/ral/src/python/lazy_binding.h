@@ -36,6 +36,7 @@ class Binding {
   std::vector<std::vector<Size>> inputs_, scalars_;
   size_t symbols_;
   std::vector<bool> made_;  // by the number of the value
+  uint64_t number_;         // another one for each: others come to lie where one was that served no run
 };
 
 // The addresses of an input (result: -1) or a result; none where it has no elements.

@@ -203,9 +203,14 @@ Run::Memories::const_iterator Run::reached(const Memories& memories, Range stora
 
 std::vector<int32_t> Run::put(Range storage) {
   if (storage.begin == storage.end) return {};
+  auto each = reached(memories_, storage);
+  if (each == memories_.end() || each->first >= storage.end) {
+    memories_.emplace_hint(each, storage.begin, Memory{storage.end, {static_cast<int32_t>(inputs.size())}});
+    return {};
+  }
   Memory joined{storage.end, {}};
   auto begin = storage.begin;
-  for (auto each = reached(memories_, storage); each != memories_.end() && each->first < storage.end; each = memories_.erase(each)) {
+  for (; each != memories_.end() && each->first < storage.end; each = memories_.erase(each)) {
     begin = std::min(begin, each->first);
     joined.end = std::max(joined.end, each->second.end);
     joined.inputs.insert(joined.inputs.end(), each->second.inputs.begin(), each->second.inputs.end());

@@ -102,7 +102,7 @@ class Run {
   int traverse(visitproc visit, void* arg) const;
 
   nb::object step;  // of Python, that `here` is the number of
-  std::unordered_map<const void*, Bound> bounds;  // of compiled traces, which outlive it
+  std::unordered_map<uint64_t, Bound> bounds;  // of compiled traces, by the numbers of their bindings
   int32_t here;
   bool deferring = true;  // after a first call that had to be run, none waits
   int64_t pending = 0;

@@ -773,17 +773,22 @@ def test_a_mode_of_functions_that_began_before() -> None:
 
 def test_gradients_are_reduced_over_processes() -> None:
     """By what is C++'s and was there before recording began."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo",
+        store=distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
+        rank=0,
+        world_size=1,
+    )
     try:
         layer = nn.Linear(4, 2)
         parallel = nn.parallel.DistributedDataParallel(layer)
 
-        def doubled(state: object, bucket: Any) -> Any:
+        def doubled(buffer: Tensor) -> Any:
             future = torch.futures.Future[Tensor]()
-            future.set_result(bucket.buffer() * 2)
+            future.set_result(buffer * 2)
             return future
 
-        parallel.register_comm_hook(None, doubled)
+        parallel.register_comm_hook(None, lambda state, bucket: doubled(bucket.buffer()))  # pyright: ignore[reportArgumentType]
         for count in (3, 3, 3, 5, 3):
             with disc.lazy():
                 parallel.zero_grad()
