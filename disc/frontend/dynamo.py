@@ -54,6 +54,7 @@ from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
+from disc.frontend.openmp import parallel_regions
 from disc.frontend.output_views import (
     Assembly,
     Turn,
@@ -669,6 +670,8 @@ def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn |
     alone = _holders([torch.empty(1, device="cpu")], 0)
     if isinstance(executable.context, Context):
         executable.context.share_memory()  # as a rule a call of one graph begins when that of another has ended
+        if regions := parallel_regions():
+            executable.context.use_team(*regions)
     state = executable.manifest.get("state")
     seeded = state is not None and state["seeded"]
 

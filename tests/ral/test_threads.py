@@ -75,6 +75,36 @@ def test_much_work_runs_on_as_many_threads_as_were_asked_for(who: Executable) ->
     assert ids(who, 64, 1000 * MICROSECOND, False) == [threading.get_native_id()] * 64
 
 
+TEAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from disc.frontend.openmp import parallel_regions
+from test_threads import MICROSECOND, WHO, build, ids, manifest
+from disc.ral.executable import Executable
+
+torch.set_num_threads(2)
+threads = lambda: {int(path.name) for path in Path("/proc/self/task").iterdir()}
+before = threads()
+torch.ones(1 << 20).exp()
+of_torch = threads() - before
+described = manifest([{"name": "wanted", "dtype": "i64", "dims": [3]}], [{"name": "ids", "dtype": "i64", "rank": 1}], kernels=("who",))
+executable = Executable.from_parts(described, {"x86-64-v3": build(WHO)}, threads=2)
+executable.context.use_team(*parallel_regions())
+for _ in range(3):
+    found = set(ids(executable, 64, 1000 * MICROSECOND, True))
+    assert len(found) == 2 and len(found & of_torch) == 1, (found, of_torch)
+    assert set(ids(executable, 64, MICROSECOND // 1000, False)) <= found
+    torch.ones(1 << 20).exp()
+assert threads() == before | of_torch
+"""
+
+
+def test_launches_run_on_the_threads_of_pytorch() -> None:
+    subprocess.run([sys.executable, "-c", TEAM, str(Path(__file__).parent)], check=True, timeout=120)
+
+
 def test_idle_threads_are_parked(who: Executable) -> None:
     """0.5 s after calls on two threads cost next to no processor time; one thread that spins would cost 0.5 s."""
     assert len(set(ids(who, 64, 1000 * MICROSECOND, True))) == 2

@@ -251,6 +251,7 @@ void ral_set_graphs(ral_context* context, int32_t most) {
   });
 }
 void ral_share_memory(ral_context* context) { context->on_device->share_memory(); }
+void ral_use_team(ral_context* context, const ral_team* team) { context->on_device->use_team(*team); }
 int32_t ral_graphs(const ral_context* context) { return context->graphs->most(); }
 void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats) {
   const ral::Counts totals = context->totals();

@@ -57,6 +57,8 @@ class Stream {
   // What the next launch finds at fault is reported under this check.
   virtual void watch(int64_t) {}
   virtual bool synchronize(Status* failure) = 0;
+  // The caller is about to run code that may compute with threads of its own.
+  virtual void leave_threads() noexcept {}
   // Ends a call: frees the blocks that it still has, and waits, unless the call's stream is the caller's. fault: of a launch of this call.
   virtual bool finish(Status* failure, Fault* fault) = 0;
 
@@ -88,6 +90,8 @@ class DeviceProgram {
   virtual std::unique_ptr<Stream> open() = 0;
   // As of ral_share_memory, for what is opened from now on.
   virtual void share_memory() noexcept {}
+  // As of ral_use_team, for what is opened from now on.
+  virtual void use_team(const ral_team&) noexcept {}
   // What a launch reported after its call had returned, where one is known to have: each once. Thread-safe.
   virtual bool take_fault(Fault*) { return false; }
 };

@@ -179,6 +179,7 @@ void Function::call(LibraryCall& call) const {
   const std::span<const int64_t> numbers = call.numbers.subspan(1 + written);
   const ral_function_call given{RAL_ABI_VERSION, count(call.operands), count(results), count(numbers), call.operands.data(),
                                 results.data(), numbers.data(), custom_.state, call.threads(), fail, memory, parallel, &call};
+  call.leave_threads();
   custom_.run(&given);
 }
 

@@ -146,4 +146,6 @@ bool LibraryCall::launch(ral_kernel kernel, const int64_t* args, int64_t tasks, 
 
 int32_t LibraryCall::threads() const { return exec_->program_.threads.load(std::memory_order_relaxed); }
 
+void LibraryCall::leave_threads() noexcept { exec_->here()->leave_threads(); }
+
 }  // namespace ral

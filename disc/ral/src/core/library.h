@@ -36,6 +36,8 @@ class LibraryCall {
 
   // How many threads `parallel` may use.
   int32_t threads() const;
+  // Before code that may compute with threads of its own; `parallel` may be used afterwards.
+  void leave_threads() noexcept;
 
   // Runs `body(begin, end, scratch)` over parts of [0, tasks), on several threads where tasks * cost is worth it, and all of it done on
   // return. cost: of a task, in units of RAL_COST_PER_NANOSECOND. scratch: this thread's own `scratch_bytes`. `body` must not throw. False

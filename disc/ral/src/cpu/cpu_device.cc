@@ -11,6 +11,7 @@
 #include "cpu/block_pool.h"
 #include "cpu/memory.h"
 #include "cpu/pool.h"
+#include "cpu/team.h"
 
 namespace ral {
 
@@ -29,8 +30,8 @@ int32_t threads_for(int64_t tasks, int64_t total_cost, int32_t most) {
 
 class CpuStream final : public Stream {
  public:
-  // shares: whether its memory is of the pool that programs share.
-  explicit CpuStream(bool shares) : pools_(shares) {
+  // shares: whether its memory is of the pool that programs share; team: whose threads it computes on, if it has functions.
+  CpuStream(bool shares, const ral_team& team) : pools_(shares), team_(team) {
     if (pools_) shared_blocks->join();
   }
   ~CpuStream() override {
@@ -63,7 +64,9 @@ class CpuStream final : public Stream {
     return true;
   }
   bool synchronize(Status*) override { return true; }
+  void leave_threads() noexcept override { team_.dismiss(); }
   bool finish(Status*, Fault*) override {
+    team_.dismiss();
     held_ = std::exchange(asked_, 0);
     give_all();
     return true;
@@ -86,7 +89,8 @@ class CpuStream final : public Stream {
     } else {
       Job job(launch.kernel, launch.args, launch.tasks, threads, shares_.reserve(threads), scratch, slice);
       unshared_cost_ += std::min(total_cost, kCostToWake);
-      if (run_parallel(job, threads - 1, unshared_cost_ >= kCostToWake)) unshared_cost_ = 0;
+      const bool wake = unshared_cost_ >= kCostToWake;
+      if (run_parallel(job, workers(most_threads - 1, threads - 1, wake), threads - 1, wake)) unshared_cost_ = 0;
     }
     if (nanoseconds) *nanoseconds += now_nanoseconds() - start;
     return true;
@@ -99,6 +103,12 @@ class CpuStream final : public Stream {
   int64_t held_bytes() const noexcept override { return (pools_ ? held_ : blocks_.used()) + scratch_.used(); }
 
  private:
+  // most: the helpers that launches of this call may have; wanted: those of the next one.
+  std::span<Worker> workers(int32_t most, int32_t wanted, bool wake) {
+    if (!team_.is_usable()) return pool_workers(wanted);
+    return wake ? team_.gather(most) : team_.workers();
+  }
+
   void give_all() noexcept {
     blocks_.give_all();
     for (void* block : taken_) shared_blocks->give(block);
@@ -106,6 +116,7 @@ class CpuStream final : public Stream {
   }
 
   const bool pools_;
+  Team team_;
   BlockPool blocks_;            // its own, where it does not share
   std::vector<void*> taken_;    // of the shared ones, those that the call in progress has
   int64_t asked_ = 0;           // bytes of shared blocks that this call has asked for
@@ -118,11 +129,13 @@ class CpuStream final : public Stream {
 
 class CpuProgram final : public DeviceProgram {
  public:
-  std::unique_ptr<Stream> open() override { return std::make_unique<CpuStream>(shares_.load(std::memory_order_relaxed)); }
+  std::unique_ptr<Stream> open() override { return std::make_unique<CpuStream>(shares_.load(std::memory_order_relaxed), team_); }
   void share_memory() noexcept override { shares_.store(true, std::memory_order_relaxed); }
+  void use_team(const ral_team& team) noexcept override { team_ = team; }
 
  private:
   std::atomic<bool> shares_ = false;
+  ral_team team_{};
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "ral.h"
 
@@ -49,9 +50,21 @@ class alignas(64) Job {
   std::atomic<int32_t> slots_{0};
 };
 
+class Worker;
+
+// The pool's workers, of which there are now as many as calls with `helpers` each can use, if the process may have them.
+std::span<Worker> pool_workers(int32_t helpers);
+
 // Runs `job` on this thread and on up to `helpers` idle workers, those that are parked only if `wake`; returns when every task is done.
 // False when there was no such worker.
-bool run_parallel(Job& job, int32_t helpers, bool wake);
+bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake);
+
+// Whether a thread may wait for another one awake: only where there is a core for every thread, and never on the core of the thread that is
+// waited for. threads: those beside the callers.
+bool may_spin(int32_t threads, const std::atomic<int32_t>& other_cpu);
+
+// Whether this process is a child that was forked since the library was loaded: it has none of the threads that its parent had.
+bool is_forked();
 
 // How many threads a launch of a call with `threads` of them may have: as many, or its part of the cores when there are more calls than one.
 int32_t fair_threads(int32_t threads);

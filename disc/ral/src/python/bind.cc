@@ -425,6 +425,11 @@ NB_MODULE(_ral, module) {
       .def_rw("open_gpu", &Context::open_gpu, nb::for_setter(nb::arg().none()))
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def("share_memory", [](const Context& context) { ral_share_memory(context.get()); })
+      .def("use_team",
+           [](const Context& context, uintptr_t start, uintptr_t end) {
+             const ral_team team{reinterpret_cast<decltype(ral_team::start)>(start), reinterpret_cast<decltype(ral_team::end)>(end)};
+             ral_use_team(context.get(), &team);
+           })
       .def_prop_rw(
           "graphs", [](const Context& context) { return ral_graphs(context.get()); },
           [](const Context& context, int32_t most) { ral_set_graphs(context.get(), most); }, nb::call_guard<nb::gil_scoped_release>())

@@ -1,0 +1,42 @@
+// Launches on the threads of an OpenMP library that the caller computes with as well.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "cpu/pool.h"
+#include "cpu/worker.h"
+#include "ral.h"
+
+namespace ral {
+
+// The OpenMP threads of the calling thread, as workers of one call. An OpenMP library keeps its threads awake for some milliseconds after
+// each of its parallel regions, and workers of another pool would share the cores with them for as long. So a call is a parallel region
+// itself, from its first launch that is worth it to its end.
+class Team {
+ public:
+  explicit Team(const ral_team& library) : library_(library) {}
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  ~Team() { dismiss(); }
+
+  // False without a library, and in a forked child, in which an OpenMP library would wait for the threads of its parent.
+  bool is_usable() const { return library_.start && !is_forked(); }
+  // Workers for `helpers` threads, which may not have come yet; once a call has some, those.
+  std::span<Worker> gather(int32_t helpers);
+  // Those that the call in progress has.
+  std::span<Worker> workers() const { return workers_; }
+  // By the thread that gathered it: ends the region.
+  void dismiss() noexcept;
+
+ private:
+  void serve();
+
+  const ral_team library_;
+  std::unique_ptr<Worker[]> places_;
+  size_t capacity_ = 0;
+  std::span<Worker> workers_;
+  std::atomic<size_t> arrived_{0};
+};
+
+}  // namespace ral
