@@ -115,7 +115,7 @@ def stay_with_parts(product: Product) -> list[Override]:
 
 
 STRIDED = Schedule(rows=240, k=WHOLE_K, ahead=0, panels_first=1)
-STRIDED_SHARED = replace(STRIDED, rows=60)  # for more threads than panels
+STRIDED_SHARED = replace(STRIDED, rows=60)  # for more threads than panels, or groups of panels
 
 
 def stay_with_columns(product: Product) -> list[Override]:
@@ -127,6 +127,9 @@ def stay_with_columns(product: Product) -> list[Override]:
     """
     if not (product.strided and (product.direct or product.blocks) and product.panels.is_const and product.panels.const > 1):
         return []
+    if product.direct and product.blocks:
+        groups = -(-product.panels.const // product.limits.task_panels)
+        return [Override(STRIDED, STRIDED.rows, None), Override(STRIDED_SHARED, STRIDED_SHARED.rows, None, groups)]
     return [Override(STRIDED, STRIDED.rows, None), Override(STRIDED_SHARED, STRIDED.rows, None, product.panels.const)]
 
 
@@ -224,7 +227,8 @@ def product_of(point: Point) -> Product:
     """A layer, or a product of activations, with these sizes in f32, as the compiler knows it where only the rows are left to the call."""
     m, n, k, batch = (Dim.symbol("m"), *(Dim.of(size) for size in (point.n, point.k, point.batch)))
     columns, direct = panel_columns(point.n), not (point.weights or point.transposed)
-    return Product(m, n, k, batch, columns, columns * 4, 4, point.weights, CPU.rules, direct, point.strided)
+    blocks = point.strided and direct and point.n > columns
+    return Product(m, n, k, batch, columns, columns * 4, 4, point.weights, CPU.rules, direct, point.strided, blocks)
 
 
 def panel_columns(n: int) -> int:

@@ -101,6 +101,30 @@ def test_sums_over_rows_by_every_schedule(dtype: torch.dtype, target: str, sched
                 torch.testing.assert_close(ours.double(), theirs, atol=0.02 * max(k, 1) ** 0.5, rtol=0.02)
 
 
+class WeightGradients(nn.Module):
+    """Gradients of weights, of a linear layer and with an epilogue, whose tasks are groups of panels."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.t() @ y, 1 - torch.relu(x[:, 1:].t() @ y)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "native"])
+@pytest.mark.parametrize(("m", "n"), [(64, 65), (65, 128), (241, 256), (100, 257), (128, 300), (70, 513)])
+def test_groups_of_panels_by_every_schedule(m: int, n: int, target: str) -> None:
+    """Panels, groups of them and rows around their ends; k of none, one, and around pieces of 256."""
+    schedules = (*SHORT[::3], *FAMILY[::17], Schedule(240, 4096, 0, 1), Schedule(60, 4096, 0, 1), Schedule(6, 256, 0, 0))
+    imported = import_model(WeightGradients(), (torch.randn(5, m), torch.randn(5, n)), ({0: AUTO}, {0: AUTO}), make_context())
+    executable = compile_imported(imported, open_session(target, disc.Options(threads=2), every_schedule(schedules)))
+    assert str(executable.explain()).count("A packed in columns per task; B read in place") == 1 + (m > 64)
+    for k in (0, 1, 2, 255, 256, 257, 521):
+        x, y = torch.randn(k, m), torch.randn(k, n)
+        expected = WeightGradients()(x.double(), y.double())
+        for number in range(len(schedules)):
+            executable.force_schedule(number)
+            for ours, theirs in zip(executable(x, y), expected, strict=True):  # pyright: ignore[reportArgumentType]
+                torch.testing.assert_close(ours.double(), theirs, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_runtime_walks_the_tree_as_python_does(seed: int) -> None:
     """Counts which schedule each launch takes, over sizes on both sides of every threshold."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -73,6 +74,32 @@ def test_much_work_runs_on_as_many_threads_as_were_asked_for(who: Executable) ->
         assert len(set(found)) == 2
     who.threads = 1
     assert ids(who, 64, 1000 * MICROSECOND, False) == [threading.get_native_id()] * 64
+
+
+def test_a_worker_leaves_the_core_of_its_caller(who: Executable) -> None:
+    """A kernel that knows of no cache that cores share wakes a thread where it ran last, be that where its caller is."""
+    here = threading.get_native_id()
+    (worker,) = set(ids(who, 64, 1000 * MICROSECOND, True)) - {here}
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("one core")
+    both = set(sorted(cores)[:2])
+    try:
+        os.sched_setaffinity(here, {min(both)})
+        os.sched_setaffinity(worker, {min(both)})
+        time.sleep(0.05)
+        ids(who, 64, 1000 * MICROSECOND, True)
+        os.sched_setaffinity(worker, both)
+        time.sleep(0.05)
+        for _ in range(3):
+            ids(who, 64, 1000 * MICROSECOND, True)
+            time.sleep(0.02)
+        processor = int(Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2].split()[36])
+        assert processor == max(both)
+        assert os.sched_getaffinity(worker) == both
+    finally:
+        os.sched_setaffinity(worker, cores)
+        os.sched_setaffinity(here, cores)
 
 
 TEAM = """

@@ -101,7 +101,7 @@ def each_row(
         array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
         tile = task.places[place]
         right = f"{moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}"
-        no_prefetch = f"{task.frame.scratch}, {b.index(0)}"
+        no_prefetch = f"{task.frame.scratch}, {b.index(0)}, {b.index(0)}"
         fresh = b.constant("arith.constant false")  # the tile is written, not added to
         call = f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}"
         _fetch_beside(task, gemm, (low, count), strip[0])

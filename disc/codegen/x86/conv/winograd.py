@@ -19,7 +19,7 @@ from disc.codegen.x86.conv.taps import ENTRY
 from disc.codegen.x86.conv.winograd_plan import Winograd
 from disc.codegen.x86.conv.winograd_transforms import result_name, source_name, transforms
 from disc.codegen.x86.function import Frame, emit_function, product_cost
-from disc.codegen.x86.gemm.micro import call_micro
+from disc.codegen.x86.gemm.micro import call_micro, half
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, share
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Body
@@ -188,7 +188,7 @@ class _Tasks:
         columns = b.op(f"arith.minsi {b.op(f'arith.subi {size[1]}, {strip} : i64')}, {b.index(plan.direct.width)} : i64")
         arguments = (
             f"{rows}, {skip}, {b.index(4)}, {right}, {b.index(plan.direct.panel_step)}, {b.index(plan.channels)}, "
-            f"{sums}, {b.index(PANEL)}, {target[1]}, {ahead[0]}, {ahead[1]}"
+            f"{sums}, {b.index(PANEL)}, {target[1]}, {ahead[0]}, {ahead[1]}, {half(b, ahead[1])}"
         )
         call_micro(b, plan.direct.form, plan.direct.lanes, HEIGHTS, plan.direct.vector_counts(), (size[0], columns), arguments)
 

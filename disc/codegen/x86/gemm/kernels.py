@@ -27,15 +27,17 @@ from disc.codegen.x86.gemm.few_rows import (
     may_be_few_rows,
     most_rows,
 )
-from disc.codegen.x86.gemm.micro import call_micro
+from disc.codegen.x86.gemm.micro import call_micro, half
 from disc.codegen.x86.gemm.packing import block_pointers, pack_blocks, right_panel, row_pointers, strips
 from disc.codegen.x86.gemm.plan import (
+    LINE,
     PANEL,
     ROWS,
     Gemm,
     OperandAccess,
     is_transposed,
     micro_kernels,
+    panel_groups,
     panels,
     plan_gemm,
     product_plan,
@@ -100,6 +102,8 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     gemm.task_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.pieces = choice.splits and (gemm.columns or gemm.task_rows > ROWS)
     gemm.splits = choice.parts is not None
+    if gemm.few == "no" and gemm.pieces and gemm.direct and gemm.columns and not gemm.splits:
+        gemm.task_panels = target.thresholds.device.rules.task_panels
     symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
     few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)
     emit = lambda frame: _emit(frame, gemm, body, packed, only)  # noqa: E731
@@ -108,8 +112,9 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
-        contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
-        product_cost(target, (gemm.form.left, (span if gemm.splits else contraction.k) * rows * gemm.panel)), gemm.scratch(), source,
+        contraction.batch * panel_groups(gemm) * blocks * (parts if gemm.splits else 1),
+        product_cost(target, (gemm.form.left, (span if gemm.splits else contraction.k) * rows * (gemm.task_panels * gemm.panel))),
+        gemm.scratch(), source,
         body.lines(), kernel_ops(body),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if only else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
@@ -197,11 +202,11 @@ def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None, onl
 
 
 def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
-    """Tasks are (batch, panel of columns, block of rows), the last two in the order of the schedule."""
+    """Tasks are (batch, panels of columns, block of rows), the last two in the order of the schedule."""
     b = frame.b
     c = gemm.contraction
     _, blocks, _, _, panels_first, _, parts = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
-    across, panel_count = _condition(b, "ne", panels_first, b.index(0)), b.scalar(panels(gemm))
+    across, panel_count = _condition(b, "ne", panels_first, b.index(0)), b.scalar(panel_groups(gemm))
     inner, outer = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{panel_count}, {blocks}", f"{blocks}, {panel_count}"))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         number, part = divide(b, task.index, parts) if gemm.splits else (task.index, "")
@@ -256,7 +261,10 @@ def _emit_panel(
         depth = b.op(f"arith.minsi {depth}, {b.index(gemm.most_depth)} : i64")
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
     walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.pieces, share, flags[2])
-    _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
+    if gemm.task_panels > 1:
+        _emit_pieces(frame, gemm, body, (low, high), place[1], flags[0], walk)
+    else:
+        _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
 
 def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fresh: str) -> None:
@@ -298,7 +306,7 @@ def _emit_parts(
     if not walk.splits:
         always = b.constant("arith.constant true")
         never = b.constant("arith.constant false")
-        piece = _Piece(b.index(0), k, pointer, step, never, always, always, frame.scratch, b.index(0))
+        piece = _Piece(b.index(0), k, pointer, step, never, always, always, walk.blocks, frame.scratch, b.index(0))
         _emit_tiles(frame, gemm, body, rows, columns, piece, walk)
         return
     length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
@@ -319,8 +327,44 @@ def _emit_parts(
         row = _panel_rows(b, gemm, piece.index)
         moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
         later, final = _condition(b, "ne", piece.index, start), _condition(b, "sge", after, stop)
-        place = _Piece(piece.index, count, moved, step, later, final, whole, tiles, tile_step)
+        blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1") if gemm.columns else ""
+        place = _Piece(piece.index, count, moved, step, later, final, whole, blocks, tiles, tile_step)
         _emit_tiles(frame, gemm, body, rows, columns, place, walk)
+
+
+def _emit_pieces(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], group: str, fresh: str, walk: _Walk) -> None:
+    """A task of several panels of a B that is read in place: all of them for one piece of k after the other, whose rows of A are packed
+    once for them all (Goto and van de Geijn 2008). Each panel has sums of its own in scratch."""
+    b, c = frame.b, gemm.contraction
+    k, length, size = b.scalar(c.k), walk.depth, ELEMENT_BYTES[gemm.element]
+    column = b.op(f"arith.muli {group}, {b.index(gemm.task_panels * gemm.panel)} : i64")
+    column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.task_panels * gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
+    whole = _condition(b, "sge", length, k)
+    tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * size)} : i64")
+    with b.loop(b.index(0), b.op(f"arith.maxsi {k}, {b.index(1)} : i64"), length) as piece:
+        after = b.op(f"arith.addi {piece.index}, {length} : i64")
+        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {k} : i64')}, {piece.index} : i64")
+        later, final = _condition(b, "ne", piece.index, b.index(0)), _condition(b, "sge", after, k)
+        packs = b.op(f"arith.andi {fresh}, {_not(b, later)} : i1")
+        with b.loop(column, column_end, b.index(gemm.panel)) as panel:
+            end = b.op(f"arith.minsi {b.op(f'arith.addi {panel.index}, {b.index(gemm.panel)} : i64')}, {column_end} : i64")
+            pointer, step = right_panel(frame, gemm, "", panel.index, end, packs, None)
+            done = b.op(f"arith.subi {panel.index}, {column} : i64")
+            sums = b.op(f"arith.muli {b.op(f'arith.divui {done}, {b.index(gemm.panel)} : i64')}, {b.index(gemm.panel_tile_bytes)} : i64")
+            with strips(b, gemm, (panel.index, end), pointer) as (strip, moved):
+                moved = address(b, Buffer(moved, (), "i8"), b.op(f"arith.muli {piece.index}, {step} : i64"))
+                offset = b.op(f"arith.muli {b.op(f'arith.subi {strip[0]}, {panel.index} : i64')}, {b.index(size)} : i64")
+                tiles = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.addi {sums}, {offset} : i64"))
+                blocks = ""
+                if gemm.columns:
+                    blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1")
+                    blocks = b.op(f"arith.andi {blocks}, {_condition(b, 'eq', strip[0], column)} : i1")
+                place = _Piece(piece.index, count, moved, step, later, final, whole, blocks, tiles, tile_step)
+                _emit_tiles(frame, gemm, body, rows, strip, place, walk)
+
+
+def _not(b: Builder, condition: str) -> str:
+    return b.op(f"arith.xori {condition}, {b.constant('arith.constant true')} : i1")
 
 
 @dataclass(frozen=True)
@@ -328,7 +372,8 @@ class _Piece:
     """A piece of k, as SSA values.
 
     start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier pieces left;
-    final: whether it is the task's last; whole: whether it is all of k; tiles: where the first row of the task has its sums, tile_step:
+    final: whether it is the task's last; whole: whether it is all of k; blocks: whether rows of A must be packed, where that is done in
+    columns; tiles: where the first row of the task has its sums, tile_step:
     bytes from there to those of the next.
     """
 
@@ -339,6 +384,7 @@ class _Piece:
     later: str
     final: str
     whole: str
+    blocks: str
     tiles: str
     tile_step: str
 
@@ -355,10 +401,9 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
     total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
     epilogue = _epilogue(gemm, body)
-    ahead = _Ahead(frame, gemm, columns[1], piece, walk, passes)
+    ahead = _Ahead(frame, gemm, columns[1], piece, walk, passes, rows)
     if gemm.columns:
-        some = b.op(f"arith.xori {piece.whole}, {b.constant('arith.constant true')} : i1")
-        with b.when(b.op(f"arith.ori {walk.blocks}, {some} : i1")):
+        with b.when(piece.blocks):
             pack_blocks(frame, gemm, rows, (piece.start, b.op(f"arith.addi {piece.start}, {piece.count} : i64")))
     with b.loop(b.index(0), passes, b.index(1)) as tile:
         turn = tile.index if walk.share is None else walk.share.tile(tile.index, passes)
@@ -394,13 +439,16 @@ class _Ahead:
     walk prefetches it, or of the rows that will be transposed into the next panel; else the rows of A of the tile after this one, where
     rows follow each other. column_end: the column behind those of the part."""
 
-    def __init__(self, frame: Frame, gemm: Gemm, column_end: str, piece: _Piece, walk: _Walk, passes: str) -> None:
+    def __init__(
+        self, frame: Frame, gemm: Gemm, column_end: str, piece: _Piece, walk: _Walk, passes: str, rows_of_task: tuple[str, str]
+    ) -> None:
         self.frame, self.gemm, self.piece = frame, gemm, piece
         rows = not gemm.packed and gemm.right is not None and is_transposed(gemm) and key_step(gemm) == gemm.contraction.k
         self.has_right = (gemm.packed or rows) and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
         self.has_columns = gemm.prefetches_columns
+        self.rows = rows_of_task
         b = frame.b
         self.never = b.constant("arith.constant false")
         self.wanted = self.never
@@ -420,11 +468,16 @@ class _Ahead:
             self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
         self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
 
-    def at(self, number: str, following: str, count: str) -> tuple[str, str]:
-        """(address, bytes per row of B) for tile `number` of the part; `following`: the first row after it; count: its rows."""
+    def at(self, number: str, following: str, count: str) -> tuple[str, str, str]:
+        """(address, bytes per row of B, bytes from there to the second line) for tile `number` of the part; `following`: the first row
+        after it; count: its rows."""
+        if self.gemm.strided is not None:
+            return self._next_block(number)
+        place, step = self._columns(following, count) if self.has_columns else self._next(number, following, count)
+        return place, step, half(self.frame.b, step)
+
+    def _next(self, number: str, following: str, count: str) -> tuple[str, str]:
         b = self.frame.b
-        if self.has_columns:
-            return self._columns(following, count)
         place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
         if not self.has_right:
             return place, step
@@ -442,6 +495,22 @@ class _Ahead:
         pitch = b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
         skip = b.op(f"arith.muli {self.piece.start}, {pitch} : i64")
         return address(b, Buffer(place, (), "i8"), skip), b.op(f"arith.addi {pitch}, {pitch} : i64")
+
+    def _next_block(self, number: str) -> tuple[str, str, str]:
+        """Two lines of what will be packed next, for every value of k: of the next piece, or of the next rows."""
+        gemm, b, (low, high) = self.gemm, self.frame.b, self.rows
+        assert gemm.strided is not None
+        lanes = b.op(f"arith.muli {number}, {b.index(2 * LINE // gemm.left_size)} : i64")
+        row = b.op(f"arith.addi {b.op(f'arith.select {self.piece.final}, {high}, {low} : i64')}, {lanes} : i64")
+        end = b.op(f"arith.select {self.piece.final}, {b.scalar(gemm.contraction.m)}, {high} : i64")
+        inside = b.op(f"arith.andi {self.piece.blocks}, {_condition(b, 'slt', row, end)} : i1")
+        place = self._start_of(gemm.strided, "gm", b.op(f"arith.minsi {row}, {b.op(f'arith.subi {end}, {b.index(1)} : i64')} : i64"))
+        pitch = b.op(f"arith.muli {b.scalar(gemm.strided.k_step)}, {b.index(gemm.left_size)} : i64")
+        after = b.op(f"arith.addi {self.piece.start}, {self.piece.count} : i64")
+        skip = b.op(f"arith.select {self.piece.final}, {b.index(0)}, {b.op(f'arith.muli {after}, {pitch} : i64')} : i64")
+        place = address(b, Buffer(place, (), "i8"), skip)
+        place = b.op(f"arith.select {inside}, {place}, {self.frame.scratch} : i1, !llvm.ptr")
+        return place, b.op(f"arith.select {inside}, {pitch}, {b.index(0)} : i64"), b.index(LINE)
 
     def _left(self, following: str, count: str) -> tuple[str, str]:
         """As many rows of A as this tile has; none where a part is less than a row."""
@@ -466,11 +535,13 @@ class _Ahead:
             return address(self.frame.b, leaf, self.frame.b.scalar(operand.rest))
 
 
-def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str]) -> None:
+def _call_micro(
+    frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str, str]
+) -> None:
     """Calls the micro-kernel of this tile's number of rows and vectors."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
     skip = b.index(0) if gemm.columns else b.op(f"arith.muli {piece.start}, {k_step} : i64")
     right = f"{piece.pointer}, {piece.step}, {piece.count}"
-    operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {ahead[0]}, {ahead[1]}"
+    operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {', '.join(ahead)}"
     call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)

@@ -1,10 +1,11 @@
 """GEMM micro-kernels: a tile of `rows` × `vectors` accumulators over all of K, shared by every GEMM of an artifact.
 
 `void micro(rows: const T**, skip: bytes, k_step: bytes, b: T*, b_step: bytes, k: i64, tile: T*, tile_step: elements, accumulate: i1,
-ahead: void*, ahead_step: bytes)` writes the tile of products, or adds to it; the caller's epilogue reads it from L1. The cost of that
-detour is rows × vectors stores and loads per K steps of as many FMAs. `skip` is added to every row pointer. With every row of B, two lines
-of the `ahead_step` bytes at `ahead` are prefetched into L2: what a later call reads, while this one computes (a GEMM that waits for
-memory in its first tiles and computes in the others takes the sum of both times, not the larger: 1.4 times as long at M = 16).
+ahead: void*, ahead_step: bytes, second: bytes)` writes the tile of products, or adds to it; the caller's epilogue reads it from L1. The
+cost of that detour is rows × vectors stores and loads per K steps of as many FMAs. `skip` is added to every row pointer. With every row of
+B, two lines `second` bytes apart are prefetched into L2, at `ahead`, which moves on by `ahead_step` bytes: what a later call reads, while
+this one computes (a GEMM that waits for memory in its first tiles and computes in the others takes the sum of both times, not the larger:
+1.4 times as long at M = 16).
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def call_micro(
     b: Builder, form: Form, lanes: int, heights: Sequence[int], widths: Sequence[int], size: tuple[str, str], operands: str
 ) -> None:
     """Calls the micro-kernel for `size`, SSA numbers of rows and columns. heights, widths: which rows and vectors there may be."""
-    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64, i64) -> ()"
     names = {(height, width): micro_name(form.name, height, width, lanes) for width in widths for height in heights}
     call_of_size(b, lanes, names, size, f"({operands}) : {types}")
+
+
+def half(b: Builder, step: str) -> str:
+    """Where the second of two lines lies that are to share `step` bytes."""
+    return b.op(f"arith.shrui {step}, {b.index(1)} : i64")
 
 
 def call_of_size(b: Builder, lanes: int, names: Mapping[tuple[int, int], str], size: tuple[str, str], call: str) -> None:
@@ -73,7 +79,7 @@ class _Micro:
         name = micro_name(self.form.name, self.rows, self.vectors, self.lanes)
         self._line(
             f"func.func @{name}(%rows: !llvm.ptr, %skip: i64, %k_step: i64, %b: !llvm.ptr, %b_step: i64, %k: i64, "
-            "%tile: !llvm.ptr, %tile_step: i64, %accumulate: i1, %ahead: !llvm.ptr, %ahead_step: i64) {"
+            "%tile: !llvm.ptr, %tile_step: i64, %accumulate: i1, %ahead: !llvm.ptr, %ahead_step: i64, %second: i64) {"
         )
         self._line("%c0 = arith.constant 0 : i64")
         self._line("%c1 = arith.constant 1 : i64")
@@ -83,7 +89,6 @@ class _Micro:
             self._line(f"%rp{row} = llvm.getelementptr %rows[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             self._line(f"%rs{row} = llvm.load %rp{row} : !llvm.ptr -> !llvm.ptr")
             self._line(f"%r{row} = llvm.getelementptr %rs{row}[%skip] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-        self._line("%ahead_half = arith.shrui %ahead_step, %c1 : i64")
         if self.form.block:
             self._blocks(zero)
         else:
@@ -215,7 +220,7 @@ class _Micro:
         ahead = self._op(
             f"llvm.getelementptr %ahead[{self._op(f'arith.muli {index}, %ahead_step : i64')}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
         )
-        for line in (ahead, self._op(f"llvm.getelementptr {ahead}[%ahead_half] : (!llvm.ptr, i64) -> !llvm.ptr, i8")):
+        for line in (ahead, self._op(f"llvm.getelementptr {ahead}[%second] : (!llvm.ptr, i64) -> !llvm.ptr, i8")):
             self._line(prefetch(line))
         offset = self._op(f"arith.muli {index}, %b_step : i64")
         row = self._op(f"llvm.getelementptr %b[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")

@@ -57,7 +57,9 @@ class Gemm:
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
     sink: RootSink | None = None
     columns: bool = False  # A is packed in blocks of `lanes` rows, value of k by value of k, as it lies in memory
+    strided: OperandAccess | None = None  # what is packed so, where that is a buffer
     task_rows: int = ROWS  # of a task, at most
+    task_panels: int = 1  # panels of a task: more than one shares the rows of A that are packed for a piece of k
 
     @property
     def lanes(self) -> int:
@@ -80,6 +82,11 @@ class Gemm:
 
     @property
     def tile_bytes(self) -> int:
+        return self.task_panels * self.panel_tile_bytes
+
+    @property
+    def panel_tile_bytes(self) -> int:
+        """Those of one panel."""
         return self.tile_rows * PANEL * ELEMENT_BYTES[self.element]
 
     @property
@@ -172,16 +179,22 @@ def plan_gemm(
     form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
     panel = plan.panel if plan is not None else panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
     left = _access(space, contraction.left, "gm", form.left, leaves)
-    if left is not None and form.reads_groups and left.k_step != ONE:
-        left = None
+    strided = left if left is not None and left.k_step != ONE else None
     right = _access(space, contraction.right, "gn", form.right, leaves)
     packed = _packed_weight(body, contraction, right, panel, form, weights)
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if _may_read_patches(contraction, form, right) else None
     direct = packed is None and patches is None and _may_be_direct(form, right)
+    if strided is not None and (form.reads_groups or (tasks and direct and _is_wide(contraction, panel))):
+        left = None
     columns = tasks and left is None and form.group <= 2 and contraction.node.op in DOTS and _lies_in_columns(space, contraction.left)
-    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct, columns=columns)
+    if strided is not None and not columns and not form.reads_groups:
+        left = strided
+    gemm = Gemm(
+        contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct, columns=columns,
+        strided=strided if columns else None,
+    )  # fmt: skip
     if plan is None or plan == product_plan(gemm):
         return gemm, packed
     return _as_planned(gemm, packed, plan)
@@ -200,7 +213,8 @@ def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> t
     derived = product_plan(gemm)
     keep_equal(plan, derived, "form", "vectors")
     check(plan.panel in PANELS, "panel", f"must be one of {', '.join(map(str, PANELS))}")
-    check(plan.left in (derived.left, "per-tile"), "left", f"must be {derived.left} or per-tile")
+    lefts = (derived.left, *(["in-place"] if gemm.strided is not None and not gemm.form.reads_groups else []), "per-tile")
+    check(plan.left in lefts, "left", f"must be {' or '.join(lefts)}")
     ways = {derived.right, *([] if gemm.form.block else ["per-panel"])}
     if _may_be_direct(gemm.form, gemm.right) and not gemm.form.block:
         ways.add("in-place")
@@ -209,9 +223,11 @@ def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> t
     check(plan.right in ways, "right", f"must be {' or '.join(sorted(ways))}")
     ahead = plan.right == "packed-ahead"
     patches = gemm.patches if plan.right in ("packed-ahead", "patches") else None
-    left, direct = gemm.left if plan.left == "in-place" else None, plan.right == "in-place"
+    left, direct = (gemm.left or gemm.strided) if plan.left == "in-place" else None, plan.right == "in-place"
     columns = plan.left == "columns"
-    return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct, columns=columns), packed if ahead else None
+    strided = gemm.strided if columns else None
+    changed = replace(gemm, left=left, packed=ahead, patches=patches, direct=direct, columns=columns, strided=strided)
+    return changed, packed if ahead else None
 
 
 def _may_read_patches(contraction: Contraction, form: Form, right: OperandAccess | None) -> bool:
@@ -241,6 +257,12 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
     if form is None:
         return None
     return OperandAccess(traced[0], *form)
+
+
+def _is_wide(contraction: Contraction, panel: int) -> bool:
+    """Whether rows of A are worth packing: for several panels, and as many that there are tasks for several threads all the same."""
+    m, n = contraction.m, contraction.n
+    return m.is_const and m.const >= panel and n.is_const and n.const > panel
 
 
 def _lies_in_columns(space: IndexSpace, operand: Operand) -> bool:
@@ -293,6 +315,11 @@ def _packed_weight(
 
 def panels(gemm: Gemm) -> Dim:
     return (gemm.contraction.n + (gemm.panel - 1)) // gemm.panel
+
+
+def panel_groups(gemm: Gemm) -> Dim:
+    """The panels of a task count as one."""
+    return (panels(gemm) + (gemm.task_panels - 1)) // gemm.task_panels
 
 
 def micro_kernels(gemm: Gemm) -> tuple[tuple[str, int, int], ...]:

@@ -1,4 +1,4 @@
-// Time, for profiles.
+// Time that passes.
 #pragma once
 
 #include <chrono>

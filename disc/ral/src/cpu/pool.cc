@@ -132,9 +132,12 @@ bool Job::steal(int32_t slot) {
   return false;
 }
 
+bool has_cores(int32_t threads) {
+  return threads + std::max(1, calls_in_progress.load(std::memory_order_relaxed)) <= pool->cores();
+}
+
 bool may_spin(int32_t threads, const std::atomic<int32_t>& other_cpu) {
-  const int32_t calls = std::max(1, calls_in_progress.load(std::memory_order_relaxed));
-  return threads + calls <= pool->cores() && sched_getcpu() != other_cpu.load(std::memory_order_relaxed);
+  return has_cores(threads) && sched_getcpu() != other_cpu.load(std::memory_order_relaxed);
 }
 
 bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake) {

@@ -59,8 +59,10 @@ std::span<Worker> pool_workers(int32_t helpers);
 // False when there was no such worker.
 bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake);
 
-// Whether a thread may wait for another one awake: only where there is a core for every thread, and never on the core of the thread that is
-// waited for. threads: those beside the callers.
+// Whether there is a core for every thread. threads: those beside the callers.
+bool has_cores(int32_t threads);
+
+// Whether a thread may wait for another one awake: only where there are cores for all, and never on the core of the thread that is waited for.
 bool may_spin(int32_t threads, const std::atomic<int32_t>& other_cpu);
 
 // Whether this process is a child that was forked since the library was loaded: it has none of the threads that its parent had.

@@ -2,11 +2,15 @@
 
 #include <sched.h>
 
+#include "core/clock.h"
+
 namespace ral {
 
 namespace {
 
 constexpr int32_t kSpins = 2000;  // about 30 us of `pause`: longer than the gap between two launches, shorter than a time slice
+
+constexpr int64_t kNanosecondsPerMove = 10'000'000;
 
 // What a worker is doing, in the low bits of its state; the other bits count the jobs it was offered, so that no two states are equal.
 enum Phase : uint32_t {
@@ -26,6 +30,18 @@ constexpr uint32_t next_round(uint32_t state) { return with_phase(state + kPhase
 
 }  // namespace
 
+// A thread that is woken on the core of its caller gets to run when the caller is done, and a kernel that knows of no cache that cores share,
+// as in many virtual machines, wakes it there again each time. So it moves to another core: it leaves this one for as long as it takes.
+void Worker::leave_core() {
+  const int64_t now = now_nanoseconds();
+  cpu_set_t allowed;
+  if (now < stays_until_ || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  stays_until_ = now + kNanosecondsPerMove;  // the kernel may have had reasons
+  cpu_set_t others = allowed;
+  CPU_CLR(static_cast<size_t>(sched_getcpu()), &others);
+  if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 uint32_t Worker::wait_for_offer(int32_t threads) {
   bool spin = may_spin(threads, caller_cpu_);
   for (int32_t turn = 0;; ++turn) {
@@ -34,6 +50,7 @@ uint32_t Worker::wait_for_offer(int32_t threads) {
     if (phase == kOffered || phase == kDismissed) return state;
     if (phase == kParked) {
       state_.wait(state, std::memory_order_acquire);
+      if (sched_getcpu() == caller_cpu_.load(std::memory_order_relaxed) && has_cores(threads)) leave_core();
       spin = may_spin(threads, caller_cpu_);
       turn = 0;
     } else if (phase == kAwake && (!spin || turn >= kSpins)) {
