@@ -43,15 +43,6 @@ TABLES = (
     ("Traces", "Tracing", "tracing = { ... }"),
     ("Metrics", "Metrics", "metrics = { ... }"),
 )
-# Variables that other libraries read and that change how fast disc is.
-OTHERS = {
-    "OMP_WAIT_POLICY=passive": (
-        "of OpenMP, to be set before PyTorch is imported: its threads sleep between PyTorch's own "
-        "ops (an optimizer under `torch.compile`). "
-        "By default they keep cores busy for some time after each, which ours then wait for: a step of training with two threads on two "
-        "cores took 45 ms, and 37 with this"
-    ),
-}
 # JSON's types, in Python's words, which the errors use as well.
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 # The theme gives every column 5rem and more: on a phone, tables with a number or a word in a column ran off the screen.
@@ -110,7 +101,6 @@ def _environment() -> Iterator[str]:
     for mark in re.finditer(r"(DISC_\w+|DISC_\w+=\d) ?(?::|turns) (.*?)\.(?= DISC_| cache_size|$)", text):
         words = mark[2] if ":" in mark[0].partition(mark[2])[0] else f"turns {mark[2]}"
         yield f"| `{mark[1]}` | {words} |"
-    yield from (f"| `{name}` | {words} |" for name, words in OTHERS.items())
     yield ""
 
 
