@@ -268,17 +268,18 @@ class ForkGate {
 #endif
 };
 
-// An OpenMP library: each thread that begins a region has threads of its own in it, which come late, and sometimes fewer than asked for.
+// An OpenMP library: each thread that begins a region has threads of its own in it, which come late, and sometimes fewer than it said.
 class TeamLibrary {
  public:
-  static constexpr ral_team functions() { return {start, end}; }
+  static constexpr ral_team functions() { return {start, end, [] { return threads; }}; }
+  static inline std::atomic<int> threads{6};
   static int64_t regions() { return regions_; }
 
  private:
-  static void start(void (*body)(void*), void* state, unsigned threads) {
-    CHECK(team_.empty() && threads > 1);
+  static void start(void (*body)(void*), void* state, unsigned asked) {
+    CHECK(team_.empty() && asked == 0);
     const int64_t region = ++regions_;
-    for (unsigned i = 1; i < threads - static_cast<unsigned>(region % 5 == 0); ++i) {
+    for (int i = 1; i < threads - (region % 5 ? 0 : 4); ++i) {
       team_.emplace_back([=] {
         if (region % 3) std::this_thread::sleep_for(std::chrono::microseconds(region % 7 * 20));
         body(state);
@@ -320,6 +321,11 @@ void test_teams() {
   CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_SHAPE);
   for (int i = 0; i < 20; ++i) call_and_check(context, 20000, false);
   CHECK(TeamLibrary::regions() > regions);
+  TeamLibrary::threads = 3;  // too few
+  const int64_t so_far = TeamLibrary::regions();
+  for (int i = 0; i < 20; ++i) call_and_check(context, 20000, false);
+  CHECK(TeamLibrary::regions() == so_far);
+  TeamLibrary::threads = 6;
 #ifndef __SANITIZE_THREAD__  // in a child its books hold the parent's threads, whose ids new ones get
   const int64_t before = TeamLibrary::regions();
   const pid_t child = fork();

@@ -125,6 +125,9 @@ for _ in range(3):
     assert set(ids(executable, 64, MICROSECOND // 1000, False)) <= found
     torch.ones(1 << 20).exp()
 assert threads() == before | of_torch
+torch.set_num_threads(1)  # its teams are too small
+found = set(ids(executable, 64, 1000 * MICROSECOND, True))
+assert len(found) == 2 and not found & of_torch, (found, of_torch)
 """
 
 

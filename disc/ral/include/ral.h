@@ -593,16 +593,18 @@ RAL_API void ral_set_graphs(ral_context* context, int32_t most);
  * that share it. So programs whose calls alternate, as of a forward and a backward pass, need the memory of one of them. */
 RAL_API void ral_share_memory(ral_context* context);
 
-/* GOMP_parallel_start and GOMP_parallel_end of an OpenMP library (GNU's, LLVM's, Intel's): the first runs `body` on `threads` - 1 threads
- * beside the caller, the second waits until they are done. */
+/* GOMP_parallel_start, GOMP_parallel_end and omp_get_max_threads of an OpenMP library (GNU's, LLVM's, Intel's): the first runs `body` on
+ * the threads of the caller's team beside the caller, for `threads` = 0 as many as the third says, less one; the second waits until all are
+ * done. */
 typedef struct ral_team {
   void (*start)(void (*body)(void*), void* state, unsigned threads);
   void (*end)(void);
+  int (*threads)(void);
 } ral_team;
 
 /* Of a program on the CPU, before its first call: its launches run on the threads of an OpenMP library that the callers compute with as
- * well, since those would keep cores busy for some time after each of their own regions. Calls are parallel regions of it then. Not in
- * forked children, where launches have the pool's threads. */
+ * well, since those would keep cores busy for some time after each of their own regions. Calls are parallel regions of it then. Where
+ * its teams have fewer threads than the program, and in forked children, launches have the pool's threads. */
 RAL_API void ral_use_team(ral_context* context, const ral_team* team);
 RAL_API int32_t ral_graphs(const ral_context* context);
 RAL_API void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats);

@@ -105,7 +105,7 @@ class CpuStream final : public Stream {
  private:
   // most: the helpers that launches of this call may have; wanted: those of the next one.
   std::span<Worker> workers(int32_t most, int32_t wanted, bool wake) {
-    if (!team_.is_usable()) return pool_workers(wanted);
+    if (!team_.is_usable(most)) return pool_workers(wanted);
     return wake ? team_.gather(most) : team_.workers();
   }
 

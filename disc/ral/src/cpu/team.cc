@@ -14,11 +14,11 @@ std::span<Worker> Team::gather(int32_t helpers) {
   for (size_t i = 0; i < count; ++i) new (&places_[i]) Worker;
   arrived_.store(0, std::memory_order_relaxed);
   workers_ = {places_.get(), count};
-  library_.start([](void* team) { static_cast<Team*>(team)->serve(); }, this, static_cast<uint32_t>(count) + 1);
+  library_.start([](void* team) { static_cast<Team*>(team)->serve(); }, this, 0);
   return workers_;
 }
 
-// One of the team's threads, for as long as the region lasts. The library may send fewer than it was asked for.
+// One of the team's threads, for as long as the region lasts. There may be more than there are places, or fewer.
 void Team::serve() {
   const size_t place = arrived_.fetch_add(1, std::memory_order_relaxed);
   if (place >= workers_.size()) return;

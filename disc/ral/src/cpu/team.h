@@ -12,7 +12,8 @@ namespace ral {
 
 // The OpenMP threads of the calling thread, as workers of one call. An OpenMP library keeps its threads awake for some milliseconds after
 // each of its parallel regions, and workers of another pool would share the cores with them for as long. So a call is a parallel region
-// itself, from its first launch that is worth it to its end.
+// itself, from its first launch that is worth it to its end. The region has as many threads as the library's other ones, since a library may
+// end the threads that the next region does without, and make them anew.
 class Team {
  public:
   explicit Team(const ral_team& library) : library_(library) {}
@@ -20,8 +21,11 @@ class Team {
   Team& operator=(const Team&) = delete;
   ~Team() { dismiss(); }
 
-  // False without a library, and in a forked child, in which an OpenMP library would wait for the threads of its parent.
-  bool is_usable() const { return library_.start && !is_forked(); }
+  // Whether it has `helpers` threads beside the caller's. False without a library, and in a forked child, in which an OpenMP library would
+  // wait for the threads of its parent.
+  bool is_usable(int32_t helpers) const {
+    return library_.start && !is_forked() && (!workers_.empty() || library_.threads() > helpers);
+  }
   // Workers for `helpers` threads, which may not have come yet; once a call has some, those.
   std::span<Worker> gather(int32_t helpers);
   // Those that the call in progress has.

@@ -426,8 +426,9 @@ NB_MODULE(_ral, module) {
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def("share_memory", [](const Context& context) { ral_share_memory(context.get()); })
       .def("use_team",
-           [](const Context& context, uintptr_t start, uintptr_t end) {
-             const ral_team team{reinterpret_cast<decltype(ral_team::start)>(start), reinterpret_cast<decltype(ral_team::end)>(end)};
+           [](const Context& context, uintptr_t start, uintptr_t end, uintptr_t threads) {
+             const ral_team team{reinterpret_cast<decltype(ral_team::start)>(start), reinterpret_cast<decltype(ral_team::end)>(end),
+                                 reinterpret_cast<decltype(ral_team::threads)>(threads)};
              ral_use_team(context.get(), &team);
            })
       .def_prop_rw(
