@@ -271,7 +271,7 @@ class ForkGate {
 // An OpenMP library: each thread that begins a region has threads of its own in it, which come late, and sometimes fewer than it said.
 class TeamLibrary {
  public:
-  static constexpr ral_team functions() { return {start, end, [] { return threads; }}; }
+  static constexpr ral_team functions() { return {start, end, [] { return threads.load(); }}; }
   static inline std::atomic<int> threads{6};
   static int64_t regions() { return regions_; }
 
@@ -279,7 +279,7 @@ class TeamLibrary {
   static void start(void (*body)(void*), void* state, unsigned asked) {
     CHECK(team_.empty() && asked == 0);
     const int64_t region = ++regions_;
-    for (int i = 1; i < threads - (region % 5 ? 0 : 4); ++i) {
+    for (int i = 1; i < threads.load() - (region % 5 ? 0 : 4); ++i) {
       team_.emplace_back([=] {
         if (region % 3) std::this_thread::sleep_for(std::chrono::microseconds(region % 7 * 20));
         body(state);
