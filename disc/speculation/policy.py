@@ -128,9 +128,17 @@ def stay_with_columns(product: Product) -> list[Override]:
     if not (product.strided and (product.direct or product.blocks) and product.panels.is_const and product.panels.const > 1):
         return []
     if product.direct and product.blocks:
-        groups = -(-product.panels.const // product.limits.task_panels)
+        groups = -(-product.panels.const // panels_of_task(product.panels, product.limits))
         return [Override(STRIDED, STRIDED.rows, None), Override(STRIDED_SHARED, STRIDED_SHARED.rows, None, groups)]
     return [Override(STRIDED, STRIDED.rows, None), Override(STRIDED_SHARED, STRIDED.rows, None, product.panels.const)]
+
+
+def panels_of_task(panels: Dim, limits: RuleThresholds) -> int:
+    """How many panels a task takes whose rows of A are packed in blocks, and whose B is read in place: groups of about equal size."""
+    if not panels.is_const:
+        return limits.task_panels
+    groups = max(-(-panels.const // limits.task_panels), 1)
+    return max(-(-panels.const // groups), 1)
 
 
 SHARED = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)

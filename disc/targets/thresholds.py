@@ -360,7 +360,7 @@ class RuleThresholds:
 
     resident_bytes: bytes of a packed B, at most, that stays in L2; result_bytes: bytes of a result, beyond which it does not.
     direct_rows: rows beyond which parts of a deep B that is read in place are kept in L2.
-    task_panels: panels of a B that is read in place in a task whose rows of A are packed, piece by piece of k, for all of them.
+    task_panels: panels, at most, of a B that is read in place in a task whose rows of A are packed, piece by piece of k, for all of them.
     few_tasks: panels of all batches up to which, and shared_rows: rows beyond and up to which, a tile is a task where there are more
     threads than panels.
     split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,

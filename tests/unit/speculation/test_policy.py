@@ -88,7 +88,7 @@ def test_panels_share_the_columns_of_a_strided_a() -> None:
     assert not stay_with_columns(replace(direct(512, 100, strided=True), direct=False))  # each task would pack B
     packed = replace(direct(512, 100, strided=True), direct=False, blocks=True)  # so it does, but the blocks of A are larger
     assert [each.schedule for each in stay_with_columns(packed)] == [STRIDED, STRIDED_SHARED]
-    grouped = stay_with_columns(replace(direct(512 + 1, 100, strided=True), blocks=True))  # 9 panels are tasks of 4, 4 and 1
+    grouped = stay_with_columns(replace(direct(512 + 1, 100, strided=True), blocks=True))  # 9 panels are tasks of 3
     assert [each.schedule for each in grouped] == [STRIDED, STRIDED_SHARED]
     assert [grouped[1].decides(STRIDED_SHARED.rows + 1, threads) for threads in (3, 4)] == [False, True]
     assert not grouped[1].decides(STRIDED_SHARED.rows, 4)

@@ -51,7 +51,7 @@ from disc.codegen.x86.plans import FewRowsPlan, GemmPlan, ProductPlan, check, re
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.speculation.policy import Product, apply_rules, may_split
+from disc.speculation.policy import Product, apply_rules, may_split, panels_of_task
 from disc.speculation.schedules import SCHEDULE_SYMBOLS
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
@@ -103,7 +103,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     gemm.pieces = choice.splits and (gemm.columns or gemm.task_rows > ROWS)
     gemm.splits = choice.parts is not None
     if gemm.few == "no" and gemm.pieces and gemm.direct and gemm.columns and not gemm.splits:
-        gemm.task_panels = target.thresholds.device.rules.task_panels
+        gemm.task_panels = panels_of_task(panels(gemm), target.thresholds.device.rules)
     symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
     few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)
     emit = lambda frame: _emit(frame, gemm, body, packed, only)  # noqa: E731

@@ -118,7 +118,9 @@ void fail(const ral_function_call* call, const char* reason) { own(call).fail(re
 void* memory(const ral_function_call* call, int64_t bytes) { return own(call).memory(std::max<int64_t>(bytes, 1)); }
 
 int32_t parallel(const ral_function_call* call, ral_kernel body, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
-  return own(call).launch(body, args, tasks, cost, scratch_bytes) ? 0 : 1;
+  const bool done = own(call).launch(body, args, tasks, cost, scratch_bytes);
+  own(call).leave_threads();
+  return done ? 0 : 1;
 }
 
 // The results of a custom function, all with memory; the first are the new values of operands, which it finds the old ones in. numbers:

@@ -36,7 +36,7 @@ class LibraryCall {
 
   // How many threads `parallel` may use.
   int32_t threads() const;
-  // Before code that may compute with threads of its own; `parallel` may be used afterwards.
+  // Before code that may compute with threads of its own: after `parallel`, too.
   void leave_threads() noexcept;
 
   // Runs `body(begin, end, scratch)` over parts of [0, tasks), on several threads where tasks * cost is worth it, and all of it done on

@@ -90,7 +90,7 @@ class CpuStream final : public Stream {
       Job job(launch.kernel, launch.args, launch.tasks, threads, shares_.reserve(threads), scratch, slice);
       unshared_cost_ += std::min(total_cost, kCostToWake);
       const bool wake = unshared_cost_ >= kCostToWake;
-      if (run_parallel(job, workers(most_threads - 1, threads - 1, wake), threads - 1, wake)) unshared_cost_ = 0;
+      if (run(job, most_threads - 1, threads - 1, wake)) unshared_cost_ = 0;
     }
     if (nanoseconds) *nanoseconds += now_nanoseconds() - start;
     return true;
@@ -103,10 +103,14 @@ class CpuStream final : public Stream {
   int64_t held_bytes() const noexcept override { return (pools_ ? held_ : blocks_.used()) + scratch_.used(); }
 
  private:
-  // most: the helpers that launches of this call may have; wanted: those of the next one.
-  std::span<Worker> workers(int32_t most, int32_t wanted, bool wake) {
-    if (!team_.is_usable(most)) return pool_workers(wanted);
-    return wake ? team_.gather(most) : team_.workers();
+  // most: the helpers that launches of this call may have; helpers: those of this one.
+  bool run(Job& job, int32_t most, int32_t helpers, bool wake) {
+    if (team_.is_usable(most)) {
+      const std::span<Worker> workers = wake ? team_.gather(most) : team_.workers();
+      return run_parallel(job, workers, helpers, wake, team_.threads());
+    }
+    const std::span<Worker> workers = pool_workers(helpers);
+    return run_parallel(job, workers, helpers, wake, static_cast<int32_t>(workers.size()));
   }
 
   void give_all() noexcept {

@@ -132,15 +132,15 @@ bool Job::steal(int32_t slot) {
   return false;
 }
 
-bool has_cores(int32_t threads) {
-  return threads + std::max(1, calls_in_progress.load(std::memory_order_relaxed)) <= pool->cores();
-}
+int32_t calls() noexcept { return std::max(1, calls_in_progress.load(std::memory_order_relaxed)); }
+
+bool has_cores(int32_t threads) { return threads + calls() <= pool->cores(); }
 
 bool may_spin(int32_t threads, const std::atomic<int32_t>& other_cpu) {
   return has_cores(threads) && sched_getcpu() != other_cpu.load(std::memory_order_relaxed);
 }
 
-bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake) {
+bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake, int32_t threads) {
   struct Engaged {
     Worker* worker;
     uint32_t offered;
@@ -155,7 +155,7 @@ bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wak
   }
   job.work();
   for (const Engaged& each : std::span(engaged).first(static_cast<size_t>(engaged_count))) {
-    each.worker->settle(each.offered, static_cast<int32_t>(workers.size()));
+    each.worker->settle(each.offered, threads);
   }
   return engaged_count > 0;
 }

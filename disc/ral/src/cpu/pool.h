@@ -56,8 +56,11 @@ class Worker;
 std::span<Worker> pool_workers(int32_t helpers);
 
 // Runs `job` on this thread and on up to `helpers` idle workers, those that are parked only if `wake`; returns when every task is done.
-// False when there was no such worker.
-bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake);
+// False when there was no such worker. threads: as of `may_spin`.
+bool run_parallel(Job& job, std::span<Worker> workers, int32_t helpers, bool wake, int32_t threads);
+
+// How many calls are in progress: at least 1.
+int32_t calls() noexcept;
 
 // Whether there is a core for every thread. threads: those beside the callers.
 bool has_cores(int32_t threads);

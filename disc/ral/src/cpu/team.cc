@@ -22,14 +22,14 @@ std::span<Worker> Team::gather(int32_t helpers) {
 void Team::serve() {
   const size_t place = arrived_.fetch_add(1, std::memory_order_relaxed);
   if (place >= workers_.size()) return;
-  while (workers_[place].serve(static_cast<int32_t>(workers_.size()))) {
+  while (workers_[place].serve(threads())) {
   }
 }
 
 void Team::dismiss() noexcept {
   if (workers_.empty()) return;
   for (Worker& worker : workers_) worker.dismiss();
-  library_.end();
+  if (!is_forked()) library_.end();  // a child that was forked within a call has nobody to wait for
   workers_ = {};
 }
 

@@ -30,6 +30,8 @@ class Team {
   std::span<Worker> gather(int32_t helpers);
   // Those that the call in progress has.
   std::span<Worker> workers() const { return workers_; }
+  // Of all calls in progress, if each has as many.
+  int32_t threads() const { return static_cast<int32_t>(workers_.size()) * calls(); }
   // By the thread that gathered it: ends the region.
   void dismiss() noexcept;
 

@@ -28,19 +28,20 @@ constexpr Phase phase_of(uint32_t state) { return static_cast<Phase>(state % kPh
 constexpr uint32_t with_phase(uint32_t state, Phase phase) { return state / kPhases * kPhases + phase; }
 constexpr uint32_t next_round(uint32_t state) { return with_phase(state + kPhases, kAwake); }
 
-}  // namespace
-
 // A thread that is woken on the core of its caller gets to run when the caller is done, and a kernel that knows of no cache that cores share,
 // as in many virtual machines, wakes it there again each time. So it moves to another core: it leaves this one for as long as it takes.
-void Worker::leave_core() {
+void leave_core() {
+  thread_local int64_t stays_until = 0;
   const int64_t now = now_nanoseconds();
   cpu_set_t allowed;
-  if (now < stays_until_ || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  stays_until_ = now + kNanosecondsPerMove;  // the kernel may have had reasons
+  if (now < stays_until || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  stays_until = now + kNanosecondsPerMove;  // the kernel may have had reasons
   cpu_set_t others = allowed;
   CPU_CLR(static_cast<size_t>(sched_getcpu()), &others);
   if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
 }
+
+}  // namespace
 
 uint32_t Worker::wait_for_offer(int32_t threads) {
   bool spin = may_spin(threads, caller_cpu_);
@@ -50,7 +51,8 @@ uint32_t Worker::wait_for_offer(int32_t threads) {
     if (phase == kOffered || phase == kDismissed) return state;
     if (phase == kParked) {
       state_.wait(state, std::memory_order_acquire);
-      if (sched_getcpu() == caller_cpu_.load(std::memory_order_relaxed) && has_cores(threads)) leave_core();
+      const bool dismissed = phase_of(state_.load(std::memory_order_relaxed)) == kDismissed;
+      if (!dismissed && sched_getcpu() == caller_cpu_.load(std::memory_order_relaxed) && has_cores(threads)) leave_core();
       spin = may_spin(threads, caller_cpu_);
       turn = 0;
     } else if (phase == kAwake && (!spin || turn >= kSpins)) {

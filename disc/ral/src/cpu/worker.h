@@ -25,13 +25,11 @@ class alignas(64) Worker {
 
  private:
   uint32_t wait_for_offer(int32_t threads);
-  void leave_core();
 
   std::atomic<uint32_t> state_{0};       // awake
   Job* job_ = nullptr;                   // while it is offered or runs
   std::atomic<int32_t> cpu_{-1};         // where it ran last
   std::atomic<int32_t> caller_cpu_{-1};  // where the thread that offered the last job was
-  int64_t stays_until_ = 0;              // it does not change its core before
 };
 
 }  // namespace ral
