@@ -35,11 +35,12 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     """The kernel of a loop or stitch fusion in one version per guard of the plan: of rows that are whole vectors it has no tail code,
     without broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
     loops = plan_kernel(space, body, kind, target.thresholds)
-    symbols = body_symbols(space, body)
     regions, streamed = (
         [region_of(space, body, each, target, decided) for each, decided in zip(loops, decisions, strict=bool(decisions))]
         for decisions in (plan.regions, plan.streamed)
     )
+    extents = [size for each in (*regions, *streamed) for size in (each.tasks, each.plan.groups(space), each.plan.row(space))]
+    symbols = body_symbols(space, body, *extents)
     plans = [region.plan for region in regions]
     long_rows = plan_long_rows(space, body, plans[0], target.thresholds, plan.parts) if plan.parts else None
     versions: list[Version] = []

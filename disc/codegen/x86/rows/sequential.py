@@ -51,7 +51,6 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, pl
     """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands. With an
     `UpdatePlan` the result of a scatter lies where its operand does."""
     node, in_place = _sequence(body), isinstance(plan, UpdatePlan)
-    symbols = body_symbols(space, body)
     if isinstance(plan, ScanPlan):
         across = plan.lanes == "across"
         tasks, emit = _scan(space, node, across)
@@ -60,6 +59,7 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, pl
     else:
         write, worked = (_scatter_in_place, node.operands[-1]) if in_place else (_scatter, node.operands[0])
         tasks, emit, steps = Dim.of(1), lambda frame: write(frame, node), space.env.product(worked.dims)
+    symbols = body_symbols(space, body, tasks, steps)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     limits = target.thresholds
     cost = steps * limits.scan_cycles + limits.task_cycles
