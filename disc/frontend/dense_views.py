@@ -123,7 +123,9 @@ def _example(size: SymbolicSize) -> int | None:
 
 
 def _as_many(have: Sequence[SymbolicSize], wanted: Sequence[SymbolicSize]) -> bool | torch.SymBool:
-    """Whether there are as many elements, of which factors that both have are left out."""
+    """Whether there are as many elements, of which factors that both have are left out, if there are elements."""
+    if any(_example(size) == 0 for size in have):
+        return math.prod(have) == math.prod(wanted)
     rest, others = list(have), list(wanted)
     for size in have:
         found = next((place for place, other in enumerate(others) if _same(size, other)), None)

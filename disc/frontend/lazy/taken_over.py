@@ -131,9 +131,10 @@ def _replaced_handler() -> dict[int, Callable[..., Any]]:
 
 
 def _replace_by_name(replaced: Mapping[int, Callable[..., Any]]) -> None:
-    """Modules that have imported functions by name, those of the user among them, have ours from now on. replaced: by the identity of the
-    functions, which ours keep."""
-    for module in list(sys.modules.values()) if replaced else ():
+    """Modules that have imported functions by name, those of the user among them, have ours from now on; but those of native code, where
+    Dynamo looks for what it knows. replaced: by the identity of the functions, which ours keep."""
+    modules = [each for name, each in list(sys.modules.items()) if not name.startswith("torch._C.")] if replaced else []
+    for module in modules:
         for name, found in list(getattr(module, "__dict__", {}).items()):
             ours = replaced.get(id(found))
             if ours is not None:
