@@ -20,7 +20,7 @@ import torch.overrides
 import torch.utils._python_dispatch
 import torch.utils.checkpoint
 import torch.utils.dlpack
-from torch._dynamo import config, eval_frame
+from torch._dynamo import config, eval_frame, trace_rules
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from disc.frontend.lazy.accumulated import ACCUMULATOR, REGISTERING, forget, reduced, registered
@@ -61,6 +61,7 @@ SWAP = (torch.utils, "swap_tensors")
 REDUCED = (torch.nn.parallel.DistributedDataParallel, "forward")
 GRADIENT = (torch._functorch.eager_transforms, "grad_and_value_impl")
 _ours: set[Callable[..., Any]] = set()
+_before: dict[Callable[..., Any], Callable[..., Any]] = {}
 _counting = threading.Lock()
 _counting_steps = 0  # of optimizers, of all threads, that are being made
 
@@ -117,7 +118,20 @@ def _as_before_to_dynamo(ours: Callable[..., Any], original: Callable[..., Any])
         return original(*args, **kwargs)
 
     TorchInGraphFunctionVariable._get_handlers()  # it looks functions up by name, once
+    if not _is_ours(trace_rules.load_object):
+        trace_rules.load_object = _noted(_loaded(trace_rules.load_object))  # others it looks up anew, where processes form a group
+    _before[ours] = original
     torch.compiler.substitute_in_graph(ours, skip_signature_check=True)(traced)
+
+
+def _loaded(load: Callable[[str], object]) -> Callable[[str], object]:
+    """What Dynamo finds by a name: the function that was there."""
+
+    def loaded(name: str) -> object:
+        found = load(name)
+        return _before.get(found, found) if callable(found) else found
+
+    return loaded
 
 
 def _replaced_handler() -> dict[int, Callable[..., Any]]:

@@ -299,6 +299,7 @@ def test_dynamo_traces_transforms_while_another_thread_records() -> None:
     thread.start()
     try:
         assert started.wait(60)
+        torch._dynamo.trace_rules.clear_lru_cache()  # as groups of processes do
         for each in programs:
             torch._dynamo.reset()
             x = torch.randn(4, 4)
