@@ -91,10 +91,13 @@ def test_a_worker_leaves_the_core_of_its_caller(who: Executable) -> None:
         ids(who, 64, 1000 * MICROSECOND, True)
         os.sched_setaffinity(worker, both)
         time.sleep(0.05)
-        for _ in range(3):
+        deadline = time.monotonic() + 30  # on a busy machine the kernel has reasons of its own
+        while True:
             ids(who, 64, 1000 * MICROSECOND, True)
+            processor = int(Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2].split()[36])
+            if processor == max(both) or time.monotonic() > deadline:
+                break
             time.sleep(0.02)
-        processor = int(Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2].split()[36])
         assert processor == max(both)
         assert os.sched_getaffinity(worker) == both
     finally:
