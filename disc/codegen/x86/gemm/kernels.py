@@ -197,7 +197,7 @@ def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None, onl
         few = _condition(b, "sle", b.scalar(m), b.scalar(most_rows(gemm)))
         with b.when(few):
             emit_few_rows(frame, gemm, _epilogue(gemm, body))
-        with b.when(b.op(f"arith.xori {few}, {b.constant('arith.constant true')} : i1")):
+        with b.when(_not(b, few)):
             _emit_tasks(frame, gemm, body, packed)
 
 
@@ -355,10 +355,8 @@ def _emit_pieces(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], gr
                 moved = address(b, Buffer(moved, (), "i8"), b.op(f"arith.muli {piece.index}, {step} : i64"))
                 offset = b.op(f"arith.muli {b.op(f'arith.subi {strip[0]}, {panel.index} : i64')}, {b.index(size)} : i64")
                 tiles = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.addi {sums}, {offset} : i64"))
-                blocks = ""
-                if gemm.columns:
-                    blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1")
-                    blocks = b.op(f"arith.andi {blocks}, {_condition(b, 'eq', strip[0], column)} : i1")
+                blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1")
+                blocks = b.op(f"arith.andi {blocks}, {_condition(b, 'eq', strip[0], column)} : i1")
                 place = _Piece(piece.index, count, moved, step, later, final, whole, blocks, tiles, tile_step)
                 _emit_tiles(frame, gemm, body, rows, strip, place, walk)
 
@@ -373,8 +371,7 @@ class _Piece:
 
     start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier pieces left;
     final: whether it is the task's last; whole: whether it is all of k; blocks: whether rows of A must be packed, where that is done in
-    columns; tiles: where the first row of the task has its sums, tile_step:
-    bytes from there to those of the next.
+    columns; tiles: where the first row of the task has its sums, tile_step: bytes from there to those of the next.
     """
 
     start: str
@@ -464,7 +461,7 @@ class _Ahead:
         self.share = b.op(f"arith.divui {size}, {some} : i64")
         self.wanted = walk.last
         if not rows:
-            not_final = b.op(f"arith.xori {piece.final}, {b.constant('arith.constant true')} : i1")
+            not_final = _not(b, piece.final)
             self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
         self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
 
