@@ -36,6 +36,7 @@ class FakeDevice {
   }
   int64_t requests() const { return requests_; }
   int64_t launches() const { return launches_; }
+  int64_t asked_launches() const { return asked_launches_; }  // with those that fail
   size_t live() {
     const std::lock_guard lock(mutex_);
     return live_.size();
@@ -59,8 +60,9 @@ class FakeDevice {
     std::abort();
   }
 
-  bool fails() {
+  bool fails(int64_t launches = 0) {
     const std::lock_guard lock(mutex_);
+    asked_launches_ += launches;
     return requests_++ == fail_at_;
   }
 
@@ -128,7 +130,7 @@ class FakeDevice {
 
   static int32_t launch(void* state, const ral_launch* launch) {
     FakeDevice& device = self(state);
-    if (device.fails()) return 13;
+    if (device.fails(1)) return 13;
     if (launch->tasks < 1) misused("launch of nothing");
     const auto* record = reinterpret_cast<const KernelRecord*>(reinterpret_cast<uintptr_t>(launch->kernel));
     pending().push_back([&device, record, tasks = launch->tasks, scratch = launch->scratch_bytes,
@@ -149,5 +151,5 @@ class FakeDevice {
 
   std::mutex mutex_;  // guards the rest
   std::map<uintptr_t, uintptr_t> live_;  // blocks: address, bytes
-  int64_t requests_ = 0, fail_at_ = -1, launches_ = 0;
+  int64_t requests_ = 0, fail_at_ = -1, launches_ = 0, asked_launches_ = 0;
 };

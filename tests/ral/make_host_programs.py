@@ -3,7 +3,7 @@
     python tests/ral/make_host_programs.py FOLDER
 
 Per program: NAME.so, its code; NAME.fake.so, the same for a device of fake_device.h; NAME.signature; NAME.cases. That is a list of i64:
-the number of cases; of each the inputs, then the outputs, then what each input holds afterwards. A tensor is its rank, its dims, its
+whether results may lie where inputs did, the number of cases; of each the inputs, then the outputs, then what each input holds afterwards. A tensor is its rank, its dims, its
 elements; one of rank -1 is not compared.
 """
 
@@ -89,7 +89,7 @@ def write(folder: Path, name: str, written: Written) -> None:
     (folder / f"{name}.signature").write_bytes(signature_bytes({**manifest, "weights": []}))
     lows = [written.program.env.range(Dim.symbol(symbol))[0] or 0 for symbol in written.program.sources]
     good = [sizes[: len(lows)] for sizes in SIZES if all(size >= low for size, low in zip(sizes, lows, strict=False))]
-    numbers = [len(good), *(number for sizes in good for number in case(written, sizes))]
+    numbers = [bool(written.program.spoiled), len(good), *(number for sizes in good for number in case(written, sizes))]
     (folder / f"{name}.cases").write_bytes(np.array(numbers, np.int64).tobytes())
 
 

@@ -27,6 +27,7 @@ struct Case {
 struct Program {
   std::string name;
   Bytes code, fake_code, signature;
+  bool spoils = false;  // whether results may lie where inputs did
   std::vector<Case> cases;
 };
 
@@ -68,10 +69,11 @@ ral_status load(const Program& program, bool on_fake, ral_context** context) {
 
 Program read_program(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
-  Program program{name, read_file(path + ".so"), read_file(path + ".fake.so"), read_file(path + ".signature"), {}};
+  Program program{name, read_file(path + ".so"), read_file(path + ".fake.so"), read_file(path + ".signature"), false, {}};
   ral_context* context = nullptr;
   CHECK(load(program, false, &context) == RAL_OK);
   Reader reader(read_file(path + ".cases"));
+  program.spoils = reader.next() != 0;
   const int32_t inputs = ral_input_count(context), outputs = ral_output_count(context);
   for (int64_t count = reader.next(); count > 0; --count) {
     Case found{reader.tensors(inputs), reader.tensors(outputs), reader.tensors(inputs)};
@@ -149,7 +151,8 @@ void test_results(const Program& program, bool on_fake) {
   ral_unload(context);
 }
 
-// Every request to the device fails once, up to `most` of them.
+// Every request to the device fails once, up to `most` of them. A call that may have written over inputs that it spoils says so, any other
+// has left those as they were.
 void test_failures(const Program& program, int64_t most) {
   const Case& values = program.cases.back();
   const size_t outside = fake.live();
@@ -159,14 +162,22 @@ void test_failures(const Program& program, int64_t most) {
     CHECK(load(program, true, &context) == RAL_OK);
     const Inputs inputs(values, true);
     std::vector<ral_tensor> outputs(values.outputs.size());
+    const int64_t launches = fake.asked_launches();
     fake.fail_at(at);
     const ral_status status = ral_call(context, inputs.tensors().data(), static_cast<int32_t>(inputs.tensors().size()), nullptr,
                                        outputs.data(), static_cast<int32_t>(outputs.size()));
     done = fake.requests() <= at;
     fake.fail_at(-1);
-    CHECK(done ? status == RAL_OK : status == RAL_ERROR_DEVICE || status == RAL_ERROR_MEMORY);
+    const bool launched = fake.asked_launches() > launches;
     if (done) {
+      CHECK(status == RAL_OK);
       for (ral_tensor& output : outputs) ral_release(&output);
+    } else if (status == RAL_ERROR_WRITTEN) {
+      CHECK(program.spoils);
+    } else {
+      CHECK(status == RAL_ERROR_DEVICE || status == RAL_ERROR_MEMORY);
+      CHECK(!(program.spoils && launched));
+      for (size_t i = 0; !launched && i < values.inputs.size(); ++i) check_tensor(inputs.tensors()[i], values.inputs[i]);
     }
     ral_unload(context);
   }
