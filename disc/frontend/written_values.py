@@ -31,7 +31,7 @@ _KINDS = (torch.Tensor, torch.nn.Parameter, torch.SymInt, torch.SymFloat, torch.
 _TYPES: dict[str, type] = {each.__qualname__: each for each in _KINDS}
 _NODES = ("placeholder", "call_function", "get_attr", "output")
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
-NAMESPACES = frozenset(["aten", "prims", "prim"])  # of ops that are PyTorch's own
+NAMESPACES = frozenset(["aten", "prims", "prim", "disc"])  # of ops that are PyTorch's own, or ours
 
 
 class UnwritableError(Exception):
@@ -187,7 +187,9 @@ def function_of(name: str) -> Any:
         return _FUNCTIONS[name]
     namespace, packet, overload = rest.split(".")
     if namespace not in NAMESPACES:
-        raise ValueError(f"{rest} is no op of PyTorch's own")
+        raise ValueError(f"{rest} is no op of PyTorch's own, nor of ours")
+    if namespace == "disc":
+        from disc.frontend import own_ops  # noqa: F401  # which defines them
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 

@@ -83,8 +83,15 @@ def test_what_is_found_takes_other_sizes_and_refuses_what_the_trace_refused() ->
     assert _found() >= 1
 
 
-def test_another_process_does_not_trace() -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        ("nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))", "6"),
+        ("nn.Sequential(nn.Conv2d(32, 64, 5, padding=2), nn.Tanh())", "32, 9, 9"),  # whose gradient is an op of ours
+    ],
+)
+def test_another_process_does_not_trace(model: str, rows: str) -> None:
+    code = f"""
 import torch
 from torch._dynamo.utils import counters
 from torch._functorch import aot_autograd
@@ -93,10 +100,11 @@ import sys
 if sys.argv[1] == "found":
     aot_autograd.aot_stage1_graph_capture = traced
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-compiled = torch.compile(model, backend="disc", dynamic=True, options={"strict": True})
-compiled(torch.ones(4, 6)).sum().backward()
-compiled(torch.ones(7, 6)).sum().backward()
+from torch import nn
+model = {model}
+compiled = torch.compile(model, backend="disc", dynamic=True, options={{"strict": True}})
+compiled(torch.ones(4, {rows})).sum().backward()
+compiled(torch.ones(7, {rows})).sum().backward()
 print([each.grad.sum().item() for each in model.parameters()])
 """
     first, second = (
@@ -104,6 +112,23 @@ print([each.grad.sum().item() for each in model.parameters()])
         for word in ("new", "found")
     )
     assert first == second != ""
+
+
+def test_ops_of_ours_are_defined_where_one_is_read() -> None:
+    code = """
+import torch
+import disc.frontend.own_ops
+if sys.argv[1] == "all":
+    import disc.frontend.dynamo, disc.frontend.decompositions, disc.frontend.lowering
+print([each for each in torch._C._dispatch_get_all_op_names() if each.startswith("disc::")])
+"""
+    alone, everything = (
+        subprocess.run(
+            [sys.executable, "-c", f"import sys{code}", word], env=child_environment({}), capture_output=True, text=True, check=True
+        ).stdout
+        for word in ("alone", "all")
+    )
+    assert alone == everything != "[]\n"
 
 
 def test_guards_of_the_trace_hold_again(monkeypatch: pytest.MonkeyPatch) -> None:
