@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from disc.frontend.lazy.calls import TENSORS
 from disc.ral._ral import LazyAttribute, LazyMethod, retire_handle, value_holders
 
 if TYPE_CHECKING:
@@ -112,6 +113,15 @@ def real(value: Any) -> Any:
     if kind is slice:
         return slice(real(value.start), real(value.stop), real(value.step))
     return value
+
+
+def flat(value: Any) -> list[Any]:
+    """The tensors and lazy tensors of arguments."""
+    if isinstance(value, list | tuple):
+        return [found for each in value for found in flat(each)]
+    if type(value) is dict:
+        return [found for each in value.values() for found in flat(each)]
+    return [value] if type(value) is LazyTensor or type(value) in TENSORS else []
 
 
 def _with_items(value: Any, items: list[Any]) -> Any:

@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import writes
-from disc.frontend.lazy.recorder import Recorder, WritesOutsideError
+from disc.frontend.lazy.recorder import Recorder
+from disc.frontend.lazy.recording import WritesOutsideError
 from disc.frontend.lazy.tensors import real
 
 Function = Callable[..., Any]
@@ -75,7 +76,7 @@ def _recorded(
     with torch.enable_grad():
         leaves, spec = pytree.tree_flatten(_slice_argnums(args, argnums, as_tuple=False))
         variables = [_within(each, outer, recorder) for each in leaves]
-        with recorder.writing_what_is_made_within():
+        with recorder.recording.writing_what_is_made_within():
             output = func(*_replaced(args, argnums, pytree.tree_unflatten(variables, spec)), **kwargs)
         value, aux = output if has_aux and isinstance(output, tuple) and len(output) == 2 else (output, None)
         if not isinstance(value, torch.Tensor) or value.dim() != 0 or (has_aux and value is output):  # PyTorch says so in its words

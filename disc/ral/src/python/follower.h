@@ -1,4 +1,4 @@
-// Follows the cached traces of `disc.lazy` (disc/frontend/lazy/recorder.py): a call that a compiled trace goes through is only compared, and
+// Follows the cached traces of `disc.lazy` (disc/frontend/lazy/trace_tree.py): a call that a compiled trace goes through is only compared, and
 // gives objects without values. All else is Python's.
 #pragma once
 

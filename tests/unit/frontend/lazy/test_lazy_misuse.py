@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import disc
-from disc.frontend.lazy import public, recorder
+from disc.frontend.lazy import public, recorder, recording, run_ends
 from disc.frontend.lazy.outline import is_freed
-from disc.frontend.lazy.recorder import Recorder
+from disc.frontend.lazy.run_ends import RunEnds
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
 W = torch.linspace(0, 2, 16).view(4, 4)
@@ -178,8 +178,8 @@ def test_a_read_inside_a_hook() -> None:
 
 def test_a_read_or_a_flush_runs_the_program_without_python_and_python_tells_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     by_python = list[object]()
-    run_compiled = Recorder._run_compiled
-    monkeypatch.setattr(Recorder, "_run_compiled", lambda self, run: (by_python.append(run), run_compiled(self, run))[1])
+    run_compiled = RunEnds._run_compiled
+    monkeypatch.setattr(RunEnds, "_run_compiled", lambda self, run: (by_python.append(run), run_compiled(self, run))[1])
 
     def step(rows: Tensor, index: Tensor, scale: float) -> Tensor:
         doubled = rows + rows
@@ -419,7 +419,7 @@ def test_nothing_of_a_call_is_kept_behind_its_backward_pass() -> None:
 
 def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the warning no call is handed over any more, and a block that is entered again does not start anew."""
-    monkeypatch.setattr(recorder, "FRUITLESS", 20)
+    monkeypatch.setattr(run_ends, "FRUITLESS", 20)
     with pytest.warns(UserWarning, match="none of which came twice") as caught, disc.lazy():
         for n in range(30):
             X.clamp(max=n / 40).sum().item()
@@ -435,7 +435,7 @@ def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch
 
 def test_what_differs_in_every_step_is_no_part_of_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The traces grew with every step, though the rest of the program was compiled."""
-    monkeypatch.setattr(recorder, "MOST_BRANCHES", 4)
+    monkeypatch.setattr(recording, "MOST_BRANCHES", 4)
     with disc.lazy():
         found, steps = list[float](), list[int]()
         for n in range(24):
@@ -449,7 +449,7 @@ def test_what_differs_in_every_step_is_no_part_of_a_trace(monkeypatch: pytest.Mo
 
 def test_many_first_calls_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that began otherwise was compiled any more."""
-    monkeypatch.setattr(recorder, "MOST_BRANCHES", 4)
+    monkeypatch.setattr(recording, "MOST_BRANCHES", 4)
     with disc.lazy():
         for n in range(8):
             X.clamp(max=n / 40).sum().item()

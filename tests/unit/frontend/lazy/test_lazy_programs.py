@@ -655,9 +655,9 @@ def test_threads_record_for_themselves() -> None:
 
 
 def test_a_program_that_never_repeats_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from disc.frontend.lazy import recorder
+    from disc.frontend.lazy import run_ends
 
-    monkeypatch.setattr(recorder, "FRUITLESS", 20)
+    monkeypatch.setattr(run_ends, "FRUITLESS", 20)
     with pytest.warns(UserWarning, match="none of which came twice") as caught, disc.lazy():
         found = [X.clamp(max=n / 40).sum().item() for n in range(60)]  # not a number that may change from call to call
     assert found == pytest.approx([X.clamp(max=n / 40).sum().item() for n in range(60)])
