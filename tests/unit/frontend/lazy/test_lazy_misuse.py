@@ -551,30 +551,28 @@ def read_both(net: _Pair, x: Tensor) -> object:
     return found
 
 
+def _read_and_passed(read: Tensor, *losses: Tensor) -> object:
+    """A value that is read, before losses have their passes in this order."""
+    found = read.item()
+    for each in losses:
+        each.backward()
+    return found
+
+
 def read_one_and_pass_the_other_first(net: _Pair, x: Tensor) -> object:
     one, other = net.losses(x)
-    found = one.item()
-    other.backward()
-    one.backward()
-    return found
+    return _read_and_passed(one, other, one)
 
 
 def of_two_chains_that_cross(net: _Pair, x: Tensor) -> object:
     one, other = net.one(x), net.other(x)
     first, second = one.tanh().sum(), other.square().sum()
-    found = first.item()
-    second.backward()
-    first.backward()
-    return found
+    return _read_and_passed(first, second, first)
 
 
 def beside_their_sum(net: _Pair, x: Tensor) -> object:
     one, other = net.losses(x)
-    both = one + other
-    found = both.item()
-    one.backward()
-    other.backward()
-    return found
+    return _read_and_passed(one + other, one, other)
 
 
 def a_step_between(net: _Pair, x: Tensor) -> object:

@@ -818,30 +818,23 @@ def test_within_inference_mode() -> None:
     assert disc.lazy.stats().hits, disc.lazy.stats()
 
 
-def test_seeds_hold_for_what_is_drawn_behind_them() -> None:
+def seed_the_default_generator_again() -> None:
+    torch.default_generator.set_state(torch.default_generator.get_state())
+    torch.default_generator.manual_seed(6)
+
+
+@pytest.mark.parametrize(("seeded", "behind"), [(torch, list), (torch.default_generator, seed_the_default_generator_again)])
+def test_seeds_hold_for_what_is_drawn_behind_them(seeded: Any, behind: Callable[[], object]) -> None:
     for count in SIZES:
         with disc.lazy():
             drawn = list[Tensor]()
             for _ in range(2):
-                torch.manual_seed(5)
+                seeded.manual_seed(5)
                 drawn.append(nn.functional.dropout(torch.ones(count + 3, 4)))
+                behind()
             assert torch.equal(*drawn)
     assert disc.lazy.stats().hits >= 2 * (len(SIZES) - 2), disc.lazy.stats()
     assert disc.lazy.stats().compiles == 1, disc.lazy.stats()
-
-
-def test_seeds_of_the_default_generator_hold_for_what_is_drawn_behind_them() -> None:
-    generator = torch.default_generator
-    for count in SIZES:
-        with disc.lazy():
-            drawn = list[Tensor]()
-            for _ in range(2):
-                generator.manual_seed(5)
-                drawn.append(nn.functional.dropout(torch.ones(count + 3, 4)))
-                generator.set_state(generator.get_state())
-                generator.manual_seed(6)
-            assert torch.equal(*drawn)
-    assert disc.lazy.stats().hits, disc.lazy.stats()
 
 
 def test_what_ends_a_trace_or_fails_is_no_part_of_it() -> None:
