@@ -7,6 +7,8 @@ that the host passes with every call, chosen by a tree (`disc/speculation/schedu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from disc.codegen.mlir.builder import Builder
@@ -262,7 +264,7 @@ def _emit_panel(
     share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
     walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.pieces, share, flags[2])
     if gemm.task_panels > 1:
-        _emit_pieces(frame, gemm, body, (low, high), place[1], flags[0], walk)
+        _emit_panels(frame, gemm, body, (low, high), place[1], flags[0], walk)
     else:
         _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
@@ -294,71 +296,41 @@ def _emit_strips(
     with strips(b, gemm, (column, column_end), pointer) as (strip, moved):
         if gemm.columns:
             walk = replace(walk, blocks=b.op(f"arith.andi {walk.blocks}, {_condition(b, 'eq', strip[0], column)} : i1"))
-        _emit_parts(frame, gemm, body, rows, strip, moved, step, walk)
+        _emit_strip(frame, gemm, body, rows, strip, moved, step, walk)
 
 
-def _emit_parts(
+def _emit_strip(
     frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str, walk: _Walk
 ) -> None:
-    """The pieces of k one after the other; the sums of all rows stay in memory from piece to piece."""
-    b = frame.b
-    k = b.scalar(gemm.contraction.k)
-    if not walk.splits:
-        always = b.constant("arith.constant true")
-        never = b.constant("arith.constant false")
-        piece = _Piece(b.index(0), k, pointer, step, never, always, always, walk.blocks, frame.scratch, b.index(0))
-        _emit_tiles(frame, gemm, body, rows, columns, piece, walk)
-        return
-    length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
-    if gemm.form.block:
-        blocks = b.op(f"arith.ceildivui {length}, {b.index(gemm.form.block)} : i64")
-        length = b.op(f"arith.muli {blocks}, {b.index(gemm.form.block)} : i64")
-    start, stop = (b.index(0), k) if walk.share is None else (walk.share.start, walk.share.stop)
-    end = b.op(f"arith.maxsi {stop}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
-    whole = _condition(b, "sge", length, k)
-    tiles = frame.scratch
-    if walk.share is not None:
-        whole = b.op(f"arith.select {walk.share.split}, {b.constant('arith.constant false')}, {whole} : i1")
-        tiles = walk.share.sums(columns)
-    tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * ELEMENT_BYTES[gemm.element])} : i64")
-    with b.loop(start, end, length) as piece:
-        after = b.op(f"arith.addi {piece.index}, {length} : i64")
-        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {stop} : i64')}, {piece.index} : i64")
-        row = _panel_rows(b, gemm, piece.index)
-        moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
-        later, final = _condition(b, "ne", piece.index, start), _condition(b, "sge", after, stop)
-        blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1") if gemm.columns else ""
-        place = _Piece(piece.index, count, moved, step, later, final, whole, blocks, tiles, tile_step)
-        _emit_tiles(frame, gemm, body, rows, columns, place, walk)
+    """All values of k of the task for some columns, whose rows of the panel begin at `pointer`, `step` bytes apart."""
+    b, first = frame.b, Buffer(pointer, (), "i8")
+    tiles = frame.scratch if walk.share is None else walk.share.sums(columns)
+    with _pieces(b, gemm, walk) as piece:
+        if walk.splits:
+            pointer = address(b, first, b.op(f"arith.muli {_panel_rows(b, gemm, piece.start)}, {step} : i64"))
+        _emit_tiles(frame, gemm, body, rows, _Strip(columns, pointer, step, tiles), piece, walk)
 
 
-def _emit_pieces(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], group: str, fresh: str, walk: _Walk) -> None:
+def _emit_panels(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], group: str, fresh: str, walk: _Walk) -> None:
     """A task of several panels of a B that is read in place: all of them for one piece of k after the other, whose rows of A are packed
     once for them all (Goto and van de Geijn 2008). Each panel has sums of its own in scratch."""
     b, c = frame.b, gemm.contraction
-    k, length, size = b.scalar(c.k), walk.depth, ELEMENT_BYTES[gemm.element]
     column = b.op(f"arith.muli {group}, {b.index(gemm.task_panels * gemm.panel)} : i64")
     column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.task_panels * gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
-    whole = _condition(b, "sge", length, k)
-    tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * size)} : i64")
-    with b.loop(b.index(0), b.op(f"arith.maxsi {k}, {b.index(1)} : i64"), length) as piece:
-        after = b.op(f"arith.addi {piece.index}, {length} : i64")
-        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {k} : i64')}, {piece.index} : i64")
-        later, final = _condition(b, "ne", piece.index, b.index(0)), _condition(b, "sge", after, k)
-        packs = b.op(f"arith.andi {fresh}, {_not(b, later)} : i1")
+    with _pieces(b, gemm, walk) as piece:
+        packs = b.op(f"arith.andi {fresh}, {_not(b, piece.later)} : i1")
         with b.loop(column, column_end, b.index(gemm.panel)) as panel:
             end = b.op(f"arith.minsi {b.op(f'arith.addi {panel.index}, {b.index(gemm.panel)} : i64')}, {column_end} : i64")
             pointer, step = right_panel(frame, gemm, "", panel.index, end, packs, None)
             done = b.op(f"arith.subi {panel.index}, {column} : i64")
             sums = b.op(f"arith.muli {b.op(f'arith.divui {done}, {b.index(gemm.panel)} : i64')}, {b.index(gemm.panel_tile_bytes)} : i64")
             with strips(b, gemm, (panel.index, end), pointer) as (strip, moved):
-                moved = address(b, Buffer(moved, (), "i8"), b.op(f"arith.muli {piece.index}, {step} : i64"))
-                offset = b.op(f"arith.muli {b.op(f'arith.subi {strip[0]}, {panel.index} : i64')}, {b.index(size)} : i64")
+                moved = address(b, Buffer(moved, (), "i8"), b.op(f"arith.muli {piece.start}, {step} : i64"))
+                offset = b.op(f"arith.subi {strip[0]}, {panel.index} : i64")
+                offset = b.op(f"arith.muli {offset}, {b.index(ELEMENT_BYTES[gemm.element])} : i64")
                 tiles = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.addi {sums}, {offset} : i64"))
-                blocks = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1")
-                blocks = b.op(f"arith.andi {blocks}, {_condition(b, 'eq', strip[0], column)} : i1")
-                place = _Piece(piece.index, count, moved, step, later, final, whole, blocks, tiles, tile_step)
-                _emit_tiles(frame, gemm, body, rows, strip, place, walk)
+                blocks = b.op(f"arith.andi {piece.blocks}, {_condition(b, 'eq', strip[0], column)} : i1")
+                _emit_tiles(frame, gemm, body, rows, _Strip(strip, moved, step, tiles), replace(piece, blocks=blocks), walk)
 
 
 def _not(b: Builder, condition: str) -> str:
@@ -369,21 +341,56 @@ def _not(b: Builder, condition: str) -> str:
 class _Piece:
     """A piece of k, as SSA values.
 
-    start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier pieces left;
-    final: whether it is the task's last; whole: whether it is all of k; blocks: whether rows of A must be packed, where that is done in
-    columns; tiles: where the first row of the task has its sums, tile_step: bytes from there to those of the next.
+    start, count: which values; later: whether it is added to a tile that earlier pieces left; final: whether it is the task's last; whole:
+    whether it is all of k; blocks: whether rows of A must be packed, where that is done in columns; tile_step: bytes from the sums of a row
+    to those of the next.
     """
 
     start: str
     count: str
-    pointer: str
-    step: str
     later: str
     final: str
     whole: str
     blocks: str
-    tiles: str
     tile_step: str
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """What the tiles of a piece of k share, as SSA values. columns: the first and that behind the last; pointer, step: the piece's rows of
+    the panel; tiles: where the first row of the task has its sums."""
+
+    columns: tuple[str, str]
+    pointer: str
+    step: str
+    tiles: str
+
+
+@contextmanager
+def _pieces(b: Builder, gemm: Gemm, walk: _Walk) -> Iterator[_Piece]:
+    """The pieces of the task's k one after the other; the sums of all rows stay in memory from piece to piece."""
+    k = b.scalar(gemm.contraction.k)
+    if not walk.splits:
+        always = b.constant("arith.constant true")
+        never = b.constant("arith.constant false")
+        yield _Piece(b.index(0), k, never, always, always, walk.blocks, b.index(0))
+        return
+    length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
+    if gemm.form.block:
+        blocks = b.op(f"arith.ceildivui {length}, {b.index(gemm.form.block)} : i64")
+        length = b.op(f"arith.muli {blocks}, {b.index(gemm.form.block)} : i64")
+    start, stop = (b.index(0), k) if walk.share is None else (walk.share.start, walk.share.stop)
+    end = b.op(f"arith.maxsi {stop}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
+    whole = _condition(b, "sge", length, k)
+    if walk.share is not None:
+        whole = walk.share.whole(whole)
+    tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * ELEMENT_BYTES[gemm.element])} : i64")
+    with b.loop(start, end, length) as piece:
+        after = b.op(f"arith.addi {piece.index}, {length} : i64")
+        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {stop} : i64')}, {piece.index} : i64")
+        later, final = _condition(b, "ne", piece.index, start), _condition(b, "sge", after, stop)
+        packs = b.op(f"arith.ori {walk.blocks}, {_not(b, whole)} : i1") if gemm.columns else ""
+        yield _Piece(piece.index, count, later, final, whole, packs, tile_step)
 
 
 def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
@@ -392,13 +399,13 @@ def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
     return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.sink)
 
 
-def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], piece: _Piece, walk: _Walk) -> None:
+def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], strip: _Strip, piece: _Piece, walk: _Walk) -> None:
     """Tiles of as equal a number of rows as can be: 8 rows are 4 and 4, not 6 and 2, which would wait for memory."""
-    b = frame.b
+    b, columns = frame.b, strip.columns
     total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
     epilogue = _epilogue(gemm, body)
-    ahead = _Ahead(frame, gemm, columns[1], piece, walk, passes, rows)
+    ahead = _Ahead(frame, gemm, strip, piece, walk, passes, rows)
     if gemm.columns:
         with b.when(piece.blocks):
             pack_blocks(frame, gemm, rows, (piece.start, b.op(f"arith.addi {piece.start}, {piece.count} : i64")))
@@ -407,7 +414,7 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
         done, stop = (share(b, number, total, passes) for number in (turn, b.op(f"arith.addi {turn}, {b.index(1)} : i64")))
         start, end = (b.op(f"arith.addi {rows[0]}, {each} : i64") for each in (done, stop))
         count = b.op(f"arith.subi {stop}, {done} : i64")
-        place = address(b, Buffer(piece.tiles, (), "i8"), b.op(f"arith.muli {done}, {piece.tile_step} : i64"))
+        place = address(b, Buffer(strip.tiles, (), "i8"), b.op(f"arith.muli {done}, {piece.tile_step} : i64"))
         if gemm.columns:
             k_step = block_pointers(frame, gemm, done, count)
         else:
@@ -415,7 +422,7 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
         with b.when(piece.final if walk.share is None else walk.share.whole(piece.final)):  # who stores a tile of parts is not known yet
             epilogue.prefetch(frame, start, count, columns[0])
         width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
-        _call_micro(frame, gemm, count, width, k_step, piece, place, ahead.at(tile.index, end, count))
+        _call_micro(frame, gemm, (count, width), k_step, strip, piece, place, ahead.at(tile.index, end, count))
         with b.when(piece.final):
             if walk.share is None:
                 _store_tile(frame, epilogue, (start, count), place, columns)
@@ -434,10 +441,10 @@ def _store_tile(frame: Frame, epilogue: Epilogue, rows: tuple[str, str], tile: s
 class _Ahead:
     """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
     walk prefetches it, or of the rows that will be transposed into the next panel; else the rows of A of the tile after this one, where
-    rows follow each other. column_end: the column behind those of the part."""
+    rows follow each other."""
 
     def __init__(
-        self, frame: Frame, gemm: Gemm, column_end: str, piece: _Piece, walk: _Walk, passes: str, rows_of_task: tuple[str, str]
+        self, frame: Frame, gemm: Gemm, strip: _Strip, piece: _Piece, walk: _Walk, passes: str, rows_of_task: tuple[str, str]
     ) -> None:
         self.frame, self.gemm, self.piece = frame, gemm, piece
         rows = not gemm.packed and gemm.right is not None and is_transposed(gemm) and key_step(gemm) == gemm.contraction.k
@@ -454,9 +461,9 @@ class _Ahead:
         size = b.op(f"arith.muli {_panel_rows(b, gemm, piece.count)}, {b.index(gemm.panel_step)} : i64")
         if rows:
             done = b.op(f"arith.muli {_panel_rows(b, gemm, piece.start)}, {b.index(gemm.panel_step)} : i64")
-            self.start = address(b, Buffer(self._right(column_end), (), "i8"), done)
+            self.start = address(b, Buffer(self._right(strip.columns[1]), (), "i8"), done)
         else:
-            self.start = address(b, Buffer(piece.pointer, (), "i8"), size)
+            self.start = address(b, Buffer(strip.pointer, (), "i8"), size)
         some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
         self.share = b.op(f"arith.divui {size}, {some} : i64")
         self.wanted = walk.last
@@ -533,12 +540,12 @@ class _Ahead:
 
 
 def _call_micro(
-    frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str, str]
+    frame: Frame, gemm: Gemm, size: tuple[str, str], k_step: str, strip: _Strip, piece: _Piece, tile: str, ahead: tuple[str, str, str]
 ) -> None:
-    """Calls the micro-kernel of this tile's number of rows and vectors."""
+    """Calls the micro-kernel of this tile's size, rows and columns."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
     skip = b.index(0) if gemm.columns else b.op(f"arith.muli {piece.start}, {k_step} : i64")
-    right = f"{piece.pointer}, {piece.step}, {piece.count}"
+    right = f"{strip.pointer}, {strip.step}, {piece.count}"
     operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {', '.join(ahead)}"
-    call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)
+    call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), size, operands)

@@ -179,21 +179,19 @@ def plan_gemm(
     form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
     panel = plan.panel if plan is not None else panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
     left = _access(space, contraction.left, "gm", form.left, leaves)
-    strided = left if left is not None and left.k_step != ONE else None
     right = _access(space, contraction.right, "gn", form.right, leaves)
     packed = _packed_weight(body, contraction, right, panel, form, weights)
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if _may_read_patches(contraction, form, right) else None
     direct = packed is None and patches is None and _may_be_direct(form, right)
-    if strided is not None and (form.reads_groups or (tasks and direct and _is_wide(contraction, panel))):
-        left = None
-    columns = tasks and left is None and form.group <= 2 and contraction.node.op in DOTS and _lies_in_columns(space, contraction.left)
-    if strided is not None and not columns and not form.reads_groups:
-        left = strided
+    is_strided = left is not None and left.k_step != ONE
+    worth_packing = left is None or (is_strided and (form.reads_groups or (direct and _is_wide(contraction, panel))))
+    columns = tasks and worth_packing and form.group <= 2 and contraction.node.op in DOTS and _lies_in_columns(space, contraction.left)
+    in_place = left if not columns and not (is_strided and form.reads_groups) else None
     gemm = Gemm(
-        contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct, columns=columns,
-        strided=strided if columns else None,
+        contraction, form, target, panel, in_place, right, packed is not None, body.yields, patches, direct, columns=columns,
+        strided=left if columns else None,
     )  # fmt: skip
     if plan is None or plan == product_plan(gemm):
         return gemm, packed
