@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import CodeType
 from typing import cast
 
 import sympy
@@ -24,7 +26,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo import eval_frame
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler, ViewAndMutationMeta
 from torch._guards import TracingContext
@@ -47,11 +49,12 @@ from disc.frontend.decompose import fake_mode
 from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import with_tokens, without_tokens
+from disc.frontend.fixed_sizes import fixed_sizes
 from disc.frontend.folded_numbers import divided_as_in_python
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
-from disc.frontend.locations import line_text
+from disc.frontend.locations import frame_text, is_library, line_text, user_line
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.openmp import parallel_regions
@@ -92,7 +95,7 @@ class Statistics:
     graphs: graphs handed over by PyTorch; compiled: modules compiled (a graph with eager ops gives several);
     cached: how many of these came from the compile cache; eager: op name → how many nodes run in PyTorch.
     failed: error → graphs and parts that run in PyTorch because they could not be compiled; refused_calls: error → calls that ran in
-    PyTorch because the compiled code refused their inputs.
+    PyTorch because the compiled code refused their inputs. untraced: line → functions of which Dynamo, which stopped there, gave no graph.
     """
 
     graphs: int = 0
@@ -101,6 +104,7 @@ class Statistics:
     eager: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     refused_calls: Counter[str] = field(default_factory=Counter)
+    untraced: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,7 @@ def backend(
             eager_scales(),
             divided_as_in_python(),
             formats_not_asked(),
+            fixed_sizes(shape_environment(example_inputs)) as fixed,
             keeping.on() if keeping else nullcontext(),
         ):
             compiled = with_autograd(settings, loops=loops.append, kept=keeping is not None)(module, list(example_inputs))
@@ -182,11 +187,19 @@ def backend(
     except Exception as error:
         _failed(error, settings, module.graph)
         return module.forward
+    _tell_fixed(fixed)
     if unrolling is not None:
         unrolling.note(sum(loops))
     if keeping is not None:
         _count_found(keeping.found)
     return compiled
+
+
+def _tell_fixed(sizes: Mapping[str, str]) -> None:
+    for line, size in sizes.items():
+        _warn_once(
+            f"disc compiles for one size alone of a dynamic dim, and anew for others: the trace of the call at {line} made it {size}"
+        )
 
 
 def _keeping(settings: Settings, loops: list[int]) -> Keeping | None:
@@ -208,7 +221,19 @@ def _count_found(graphs: int) -> None:
     _statistics.cached += graphs
 
 
-trace_recurrent_layers(backend)
+def _without_graph(error: Unsupported, code: CodeType) -> None:
+    """Counts a function that Dynamo leaves to PyTorch as a whole, and warns: nobody else does. What it calls may have graphs."""
+    if is_library(code.co_filename):
+        return
+    line = frame_text(*(user_line("".join(error.real_stack.format())) or (code.co_filename, code.co_firstlineno)))
+    _statistics.untraced[line] += 1
+    first = error.msg.split("***")[0]  # behind it: that a loop cannot be left in the middle
+    said = [" ".join(text.split()) for text in re.findall(r"(?:Explanation|Hint): (.*)", first)]
+    why = " ".join([first.strip().splitlines()[0] + ":", *said]) if said else first.strip()
+    _warn_once(f"Dynamo has no graph for disc of {code.co_qualname} (stopped at {line}), and leaves the function to PyTorch: {why}")
+
+
+trace_recurrent_layers(backend, _without_graph)
 backend.reset = forget_all  # pyright: ignore[reportFunctionMemberAccess]
 
 # Of each node of a trace; which of the memory formats it has nobody asks, and to find out takes up to half of the time of tracing.

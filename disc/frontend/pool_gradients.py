@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch._prims_common as utils
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch._C import DispatchKey
 from torch._decomp import global_decomposition_table
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
@@ -175,6 +177,26 @@ def _lengths(axis: Axis, count: int, padded: bool) -> Tensor:
     end = torch.clamp(start + axis.kernel, max=axis.size + axis.padding)
     length = end - start if padded else torch.clamp(end, max=axis.size) - torch.clamp(start, min=0)
     return length.reshape([-1, *[1] * (-axis.dim - 1)])
+
+
+def mean_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """`aten.adaptive_avg_pool2d`."""
+    return _mean_pool(aten.adaptive_avg_pool2d.default, x, output_size)
+
+
+def mean_pool_3d(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """`aten.adaptive_avg_pool3d`."""
+    return _mean_pool(aten.adaptive_avg_pool3d.default, x, output_size)
+
+
+def _mean_pool(pool: torch._ops.OpOverload, x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """To one element per channel, of channels that lie innermost: a mean with the strides of its source. PyTorch writes these strides into
+    it, whose gradient is a scatter by strides; here they come of views."""
+    count = len(output_size)
+    if any(size != 1 for size in output_size) or x.dim() != count + 2 or utils.suggest_memory_format(x) == torch.contiguous_format:
+        return pool._op_dk(DispatchKey.CompositeImplicitAutograd, x, output_size)
+    means = x.mean(list(range(-count, 0)))
+    return means.reshape(x.shape[0], *[1] * count, x.shape[1]).movedim(-1, 1)
 
 
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {

@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And
-functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, before a table of decompositions is asked; and what
-`torch.func` would do to sizes; and numbers that are fixed are no inputs.
+functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, a pool into strides, a grid into one whose gradient
+takes no symbolic sizes, before a table of decompositions is asked; and what `torch.func` would do to sizes; and numbers that are fixed are
+no inputs.
 
 PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
 frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
@@ -9,13 +10,16 @@ frames of this backend alone, and as long as they are traced, Dynamo takes recur
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import CodeType
 
 import torch
 from torch._C import DispatchKey
 from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 
 from disc.frontend import transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
@@ -23,10 +27,12 @@ from disc.frontend.dense_views import dense_views
 from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.fixed_floats import fixed_floats
 from disc.frontend.packed_tracing import traced_packing
+from disc.frontend.pool_gradients import mean_pool_2d, mean_pool_3d
 from disc.frontend.python_kernels import python_kernels
 from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
 from disc.frontend.scan_gradients import gradients_of_scans
 from disc.frontend.size_quotients import quick_quotients
+from disc.frontend.sized_forms import affine_grid_generator
 from disc.frontend.tensor_indices import traced_indices
 
 aten = torch.ops.aten
@@ -34,14 +40,19 @@ CHECKED = {aten.multilabel_margin_loss.default: multilabel_margin_loss, aten.one
 FORMS = {
     aten.lstm.input: lstm, aten.gru.input: gru, aten.rnn_tanh.input: rnn_tanh, aten.rnn_relu.input: rnn_relu,
     aten.lstm.data: lstm, aten.gru.data: gru, aten.rnn_tanh.data: rnn_tanh, aten.rnn_relu.data: rnn_relu,
+    aten.adaptive_avg_pool2d.default: mean_pool_2d, aten.adaptive_avg_pool3d.default: mean_pool_3d,
+    aten.affine_grid_generator.default: affine_grid_generator,
     **CHECKED,
 }  # fmt: skip
+SIZES_OF_DATA = "Dynamic shape operator"  # Dynamo's words for what it does not trace by default
 KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 
-def trace_recurrent_layers(backend: Callable[..., object]) -> None:
-    """From now on, in what is compiled for `backend`. To be called once."""
+def trace_recurrent_layers(backend: Callable[..., object], without_graph: Callable[[Unsupported, CodeType], None]) -> None:
+    """From now on, in what is compiled for `backend`. without_graph: is told why Dynamo leaves a function to PyTorch as a whole, which asks
+    no backend. To be called once."""
     original = convert_frame._compile
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def compile_frame(*args: object, **kwargs: object) -> object:
@@ -58,7 +69,25 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
             quick_quotients(),
             fewer_collections(),
         ):
-            return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            try:
+                return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            except Unsupported as error:
+                given = signature.bind(*args, **kwargs).arguments
+                if given["one_graph"]:  # then Dynamo raises it, and has done what follows
+                    raise
+                if not error.msg.startswith(SIZES_OF_DATA):
+                    without_graph(error, given["code"])
+                    raise
+                found = error
+            # The function would have no graph at all, as one with a loop that cannot be left in the middle: such sizes become symbols.
+            try:
+                with config.patch(capture_dynamic_output_shape_ops=True):
+                    return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            except BackendCompilerFailed:  # as strict=True asks for
+                raise
+            except Exception as error:  # some of which Dynamo would raise
+                without_graph(error if isinstance(error, Unsupported) else found, given["code"])
+                raise found from error
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -144,6 +144,12 @@ def affine_grid(theta: Tensor, size: Sequence[Size], align_corners: bool | None 
     dims = list(size)[2:]
     if not _is_symbolic(size) or not theta.is_floating_point() or theta.dim() != 3 or tuple(theta.shape[1:]) != (len(dims), len(dims) + 1):
         return F.affine_grid(theta, size, align_corners)  # pyright: ignore
+    return affine_grid_generator(theta, size, bool(align_corners))
+
+
+def affine_grid_generator(theta: Tensor, size: Sequence[Size], align_corners: bool) -> Tensor:
+    """The op that `affine_grid` calls once it has checked them; the gradient of PyTorch's takes sizes as integers alone."""
+    dims = list(size)[2:]
     columns: list[Tensor] = []
     for number, count in enumerate(dims):
         along = points(-1.0, 1.0, count, theta.dtype)

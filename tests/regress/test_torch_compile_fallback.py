@@ -108,6 +108,63 @@ def test_channels_last_pooling_is_compiled() -> None:
     assert not dynamo.statistics().eager
 
 
+# --- what Dynamo does not hand over, and sizes that become numbers ------------------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """branching: skips experts without rows, by data."""
+
+    def __init__(self, branching: bool) -> None:
+        super().__init__()
+        self.branching = branching
+        self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        best, chosen = self.gate(x).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == number)
+            if not self.branching or rows.numel():
+                result.index_add_(0, rows, expert(x[rows]) * best[rows, None])
+        return result
+
+
+def step(model: Callable[[torch.Tensor], torch.Tensor], parameters: Sequence[torch.Tensor], rows: int) -> tuple[torch.Tensor, ...]:
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+    found = torch.autograd.grad(model(x).square().sum(), parameters, allow_unused=True)
+    return tuple(torch.zeros_like(own) if each is None else each for own, each in zip(parameters, found, strict=True))
+
+
+def test_a_loop_over_experts_is_one_graph() -> None:
+    """Dynamo gave none of a loop that it cannot leave in the middle, where data decide sizes."""
+    model = Experts(branching=False)
+    compiled, parameters = torch.compile(model, backend="disc", dynamic=True, options={"strict": True}), list(model.parameters())
+    for rows in (6, 2, 9):
+        torch.testing.assert_close(step(compiled, parameters, rows), step(model, parameters, rows))
+    assert dynamo.statistics().graphs == 2
+
+
+def test_a_function_without_a_graph_is_named() -> None:
+    """Dynamo said nothing."""
+    model = Experts(branching=True)
+    parameters = list(model.parameters())
+    compiled = torch.compile(model, backend="disc", dynamic=True)
+    with pytest.warns(DiscWarning, match=r"no graph .*Experts\.forward .*test_torch_compile_fallback\.py:\d+.*(nonzero|branching)"):
+        torch.testing.assert_close(step(compiled, parameters, 6), step(model, parameters, 6))
+    assert sum(dynamo.statistics().untraced.values()) == 1
+
+
+def test_sizes_that_a_trace_fixes_are_named() -> None:
+    """Each other size is compiled anew, until PyTorch compiles no more."""
+    compiled = torch.compile(lambda x: x.cumprod(1), backend="disc", dynamic=True)
+    with pytest.warns(DiscWarning, match=r"one size alone.*test_torch_compile_fallback\.py:\d+.* 4\b"):
+        compiled(torch.randn(3, 4, requires_grad=True))
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        torch.compile(lambda x: x.cumsum(1), backend="disc", dynamic=True)(torch.randn(3, 4, requires_grad=True))
+
+
 # --- errors of ours, errors of the model ------------------------------------------------------------------------------------------
 
 

@@ -194,6 +194,35 @@ def test_gradients_of_pools(pool: Callable[[torch.Tensor], torch.Tensor], rank: 
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_means_of_channels_that_lie_innermost(rank: int) -> None:
+    """PyTorch writes strides into them, whose gradient left the backward graph to PyTorch: Swin Transformers, images in channels_last."""
+    pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1]
+    function = lambda x: torch.flatten(pool(x.sin().movedim(-1, 1), 1), 1).square()  # noqa: E731
+    compiled = torch.compile(function, backend="disc", dynamic=True, fullgraph=True, options={"strict": True})
+    for batch, *sizes in ((2, 4, 6, 5), (3, 7, 1, 2)):
+        x = torch.randn(batch, *sizes[:rank], 4, requires_grad=True)
+        found = [(result := each(x), torch.autograd.grad(result.sum(), x)) for each in (compiled, function)]
+        torch.testing.assert_close(*found)
+        assert found[0][0].stride() == found[1][0].stride()
+    assert not dynamo.statistics().eager
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_grids_of_affine_maps(aligned: bool) -> None:
+    """PyTorch's gradient takes sizes as integers alone: the graph was left to PyTorch."""
+    layer = nn.Linear(3, 6)
+
+    def warped(x: torch.Tensor) -> torch.Tensor:
+        maps = layer(x.mean((2, 3))).view(x.shape[0], 2, 3)
+        return F.grid_sample(x, F.affine_grid(maps, list(x.shape), align_corners=aligned), align_corners=aligned)
+
+    compiled = torch.compile(warped, backend="disc", dynamic=True, fullgraph=True, options={"strict": True})
+    for x in images((2, 4, 5), (3, 6, 4)):
+        found = [torch.autograd.grad(each(x).square().sum(), list(layer.parameters())) for each in (compiled, warped)]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 def in_windows(x: torch.Tensor, size: int) -> torch.Tensor:
     batch, height, width, channels = x.shape
     x = x.view(batch, height // size, size, width // size, size, channels)

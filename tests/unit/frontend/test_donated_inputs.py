@@ -196,16 +196,29 @@ def test_threads(calls: Calls) -> None:
 
 
 def test_a_call_that_fails_in_the_middle(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not go to PyTorch, which would compute with what was written."""
-    _, compiled = models()
+    """It does not go to PyTorch, which would compute with what was written, and a second pass does not either. No gradient has come of it,
+    and the next step is eager's."""
+    eager, compiled = models()
     x, labels = given(12)
-    compiled(x, labels).backward()
+    for each in (eager, compiled):
+        each(x, labels).backward()
     loss = compiled(x, labels)
 
     def failing(executable: Executable, inputs: Sequence[object]) -> object:
-        del executable, inputs
+        del executable
+        for each in inputs:
+            if isinstance(each, Tensor) and each.is_floating_point() and not each.requires_grad:
+                each.fill_(torch.nan)
         raise WrittenError("the call failed when it had begun to write over inputs")
 
-    monkeypatch.setattr(dynamo, "called_by_position", failing)
-    with pytest.raises(WrittenError, match="had begun to write"):
+    with monkeypatch.context() as patched:
+        patched.setattr(dynamo, "called_by_position", failing)
+        with pytest.raises(WrittenError, match="had begun to write"):
+            loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
+    torch.testing.assert_close(gradients(compiled), gradients(eager))  # of the first pass
+    x, labels = given(9)
+    for each in (eager, compiled):
+        each(x, labels).backward()
+    torch.testing.assert_close(gradients(compiled), gradients(eager))

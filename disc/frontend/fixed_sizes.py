@@ -1,0 +1,42 @@
+"""Sizes that Dynamo leaves open and that the trace of values and gradients fixes, by a decomposition or by PyTorch's own code in C++.
+
+    x.cumprod(1)        # under a gradient of PyTorch's that asks for the size of dim 1 as an integer: 8, as in the example
+
+A guard then has each other size compiled anew, until PyTorch's limit of compiles leaves them to eager: whoever asked for dynamic sizes is
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sympy
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.traceback import format_stack
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from disc.frontend.locations import frame_text, user_line
+from disc.frontend.replaced import replaced
+
+
+@contextmanager
+def fixed_sizes(environment: ShapeEnv | None) -> Iterator[dict[str, str]]:
+    """Line of a call ("file.py:12", or "unknown line") → the number or other size that its trace makes of an open size of `environment`."""
+    found: dict[str, str] = {}
+    if environment is None:
+        yield found
+        return
+    known = {each for each in environment.var_to_range if each not in environment.replacements}
+    is_open = {each for each in known if not symbol_is_type(each, SymT.UNBACKED_INT)}
+    original = ShapeEnv._set_replacement
+
+    def set_replacement(env: ShapeEnv, symbol: sympy.Symbol, value: sympy.Expr, why: str) -> None:
+        original(env, symbol, value, why)
+        if env is environment and symbol in is_open and symbol in env.replacements:
+            is_open.remove(symbol)
+            frame = user_line("".join(format_stack()))
+            found.setdefault(frame_text(*frame) if frame else "unknown line", str(env.replacements[symbol]))
+
+    with replaced({(ShapeEnv, "_set_replacement"): set_replacement}):
+        yield found
