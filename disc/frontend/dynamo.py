@@ -421,12 +421,13 @@ def compile_graph(
     there by then: it comes as the input itself. donated: names of inputs that the caller has no use for afterwards, as a rule: where
     nobody holds one in a call, it may be written over.
     """
+    tokens = 0
     try:
         module, tokens = without_tokens(_real(module, settings))
         whole = _lowered_or_refused(module, settings, replaced or {}, donated)
     except Exception as error:
         _failed(error, settings, module.graph)
-        return EagerGraph(module)
+        return with_tokens(EagerGraph(module), tokens)
     return with_tokens(_whole_or_in_parts(module, whole, settings), tokens)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CellType, FrameType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import fx
@@ -65,13 +65,11 @@ class Unrolling:
         """Has the compiled function run its own code from the next call on, what it calls being recorded, and Dynamo see none of it.
         Returns whether there is a place for that."""
         code, (function, context) = self.frame.f_code, (self.frame.f_locals[name] for name in (_FUNCTION, _CONTEXT))
-        cells = [each.__closure__[code.co_freevars.index(_FUNCTION)]
-                 for each in _functions_over(context) if each.__code__ is code and each.__closure__ is not None]  # fmt: skip
-        found = [cell for cell in cells if cell.cell_contents is function]
-        _switched.setdefault(context, []).extend((cell, function) for cell in found)
-        for cell in found:
-            cell.cell_contents = torch._dynamo.disable(_Recorded(function, recorded_form(function, options)))
-        return bool(found)
+        wrappers = [each for each in _functions_over(context) if each.__code__ is code and _cell(each).cell_contents is function]
+        for wrapper in wrappers:
+            _cell(wrapper).cell_contents = torch._dynamo.disable(_Recorded(function, recorded_form(function, options)))
+        _switched.update(wrappers)
+        return bool(wrappers)
 
 
 class _Recorded:
@@ -96,14 +94,23 @@ def count_no_frames() -> None:
 
 def forget_all() -> None:
     """Compiled functions are as if none had been called: Dynamo traces those again that are recorded. For `torch._dynamo.reset()`."""
-    for cell, function in [each for switched in _switched.values() for each in switched]:
-        cell.cell_contents = function
+    for wrapper in _switched:
+        cell = _cell(wrapper)
+        recorded = eval_frame.innermost_fn(cell.cell_contents)
+        assert isinstance(recorded, _Recorded)
+        cell.cell_contents = recorded.function
     _switched.clear()
     _known.clear()
 
 
 _known: WeakKeyDictionary[Any, dict[_Calls, int]] = WeakKeyDictionary()
-_switched: WeakKeyDictionary[Any, list[tuple[CellType, Callable[..., Any]]]] = WeakKeyDictionary()  # what is recorded, by contexts as well
+_switched: WeakSet[FunctionType] = WeakSet()  # what torch.compile has given whose functions are recorded: they may hold it themselves
+
+
+def _cell(wrapper: FunctionType) -> CellType:
+    """What torch.compile has given closes over its function by."""
+    assert wrapper.__closure__ is not None
+    return wrapper.__closure__[wrapper.__code__.co_freevars.index(_FUNCTION)]
 
 
 def _wrapper_frame() -> FrameType | None:

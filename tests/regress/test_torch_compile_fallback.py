@@ -187,6 +187,19 @@ def test_a_failing_compile_runs_in_pytorch_and_says_so_once() -> None:
         torch.compile(lambda x: x.exp() + 1, backend="disc", options={"strict": True})(torch.ones(3))
 
 
+def test_a_graph_of_checks_whose_lowering_fails_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTAutograd strings the check of `inv` on a token, which the graph was called with though PyTorch had one without."""
+
+    def fail(*given: object) -> None:
+        raise CompilerBug("compiler bug in pass lower: no")
+
+    monkeypatch.setattr(dynamo, "lower_or_refuse", fail)
+    x = torch.eye(3) * 2 + 0.1
+    with pytest.warns(DiscWarning, match="compiler bug in pass lower"):
+        result = torch.compile(lambda x: torch.linalg.inv(x) * 2, backend="disc")(x)
+    torch.testing.assert_close(result, torch.linalg.inv(x) * 2)
+
+
 def test_a_refused_call_runs_in_pytorch() -> None:
     def refuse(imported: Imported) -> dynamo.Executable:
         def run(inputs: list[object]) -> Sequence[object]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 import disc
-from disc.frontend import dynamo
+from disc.frontend import dynamo, unrolled_functions
 from disc.frontend.loops_found import FEWEST_STEPS
 from disc.frontend.unrolled_functions import Unrolling
 
@@ -72,6 +74,30 @@ def test_all_numbers_of_steps_take_one_more_compile() -> None:
     with disc.lazy():
         pending = compiled(x[0], W, U, [])["last"].sum()
         torch.testing.assert_close(float(pending), float(states(x[0], W, U, [])["last"].sum()), rtol=1e-4, atol=1e-4)
+
+
+class _Owner:
+    """Compiles a method of its own, so that what torch.compile gives leads back to it."""
+
+    def __init__(self) -> None:
+        self.step = torch.compile(self._step, backend="disc", options={"target": ["native"]})  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+    def _step(self, x: Tensor) -> Tensor:
+        for row in x:
+            x = torch.tanh(x * row) + x
+        return x.sum()
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_what_owns_a_recorded_function_is_freed() -> None:
+    owner = _Owner()
+    for steps in (8, 11, 9):
+        torch.testing.assert_close(owner.step(torch.ones(steps, 2)), owner._step(torch.ones(steps, 2)))
+    assert len(unrolled_functions._switched) == 1
+    left = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert left() is None and not unrolled_functions._switched
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
