@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._guards import TracingContext
 from torch._logging._internal import trace_log, trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.autograd import profiler
 from torch.fx.experimental import proxy_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -51,13 +49,13 @@ from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import with_tokens, without_tokens
 from disc.frontend.fixed_sizes import fixed_sizes
 from disc.frontend.folded_numbers import divided_as_in_python
+from disc.frontend.graph_calls import called_as_graph
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.kept_traces import CompiledGraph, EagerGraph, Keeping, Record
 from disc.frontend.locations import frame_text, is_library, line_text, user_line
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.openmp import parallel_regions
 from disc.frontend.output_views import (
     Assembly,
     Turn,
@@ -78,9 +76,7 @@ from disc.frontend.symbols import shape_environment
 from disc.frontend.unrolled_functions import Unrolling, forget_all
 from disc.ir.dialect import make_context
 from disc.ir.state import set_donated, set_replaced
-from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
-from disc.ral.executable import called_by_position
 from disc.targets.cuda import target_for
 from disc.targets.select import select_targets
 
@@ -305,7 +301,7 @@ _collect_donated = graph_compile.collect_bw_donated_buffer_idxs
 
 def _kept_alone(forward: fx.GraphModule, backward: fx.GraphModule, about: ViewAndMutationMeta) -> set[str]:
     """The names of the inputs of a backward graph that the forward graph has made for it alone, each in memory of its own. Whether somebody
-    holds one all the same, each call asks (`_donated`)."""
+    holds one all the same, each call asks (`graph_calls.py`)."""
     returned = {node for node in returned_nodes(forward.graph) if isinstance(node, fx.Node)}
     values = [value for node in returned if isinstance(value := node.meta.get("val"), torch.Tensor) and value.layout == torch.strided]
     sharing = Counter(StorageWeakRef(value.untyped_storage()) for value in values)
@@ -504,7 +500,7 @@ def _kept_program(record: Record, settings: Settings) -> Executable | None:
         executable = None if cache is None else cache.program(record.entry, settings.options, settings.targets)
         if executable is None:
             return None
-        run = _called(executable, record.single, f"disc: {record.place}", record.turn)
+        run = called_as_graph(executable, record.single, f"disc: {record.place}", record.turn)
         run = _around(run, record.turn, record.assemble, record.numbers)
     return _or_eager(run, record.eager, settings, record.place)
 
@@ -678,95 +674,13 @@ def _compile_step(imported: Imported, settings: Settings, place: str, turn: Turn
 
 
 def _native_compiler(imported: Imported, settings: Settings, label: str, turn: Turn | None) -> Executable:
-    """label, turn: as of `_called`."""
+    """label, turn: as of `called_as_graph`."""
     executable = graph_compiler()(imported, settings.options, settings.targets)
     _statistics.cached += executable.stats()["compiles"] == 0
     _trace("disc_report", lambda: str(executable.explain()))
-    run = _called(executable, imported.outputs.is_single(), label, turn)
+    run = called_as_graph(executable, imported.outputs.is_single(), label, turn)
     run.entry = executable.entry  # pyright: ignore[reportFunctionMemberAccess]
     return run
-
-
-def _called(executable: NativeExecutable, single: bool, label: str, turn: Turn | None) -> Executable:
-    """single: it returns one tensor; label: of the range that a profiler of PyTorch shows for each call; turn: what makes its inputs of
-    others. Whoever calls it copies results into inputs that these may replace, and has no use for inputs that are spoiled."""
-    written = executable.replace_inputs()
-    spoiled = [place for place, record in enumerate(executable.manifest["inputs"]) if record.get("spoiled")]
-    executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
-    alone = _holders([torch.empty(1, device="cpu")], 0)
-    if isinstance(executable.context, Context):
-        executable.context.share_memory()  # as a rule a call of one graph begins when that of another has ended
-        if regions := parallel_regions():
-            executable.context.use_team(*regions)
-    state = executable.manifest.get("state")
-    seeded = state is not None and state["seeded"]
-
-    def run(inputs: list[object]) -> Sequence[object]:
-        if written:
-            _check_writable(cast("torch.Tensor", inputs[place]) for place in written)
-        if spoiled:
-            return spoiling(_donated(inputs, spoiled, alone, lists=1 if turn is None else 2), inputs)
-        return called(inputs)
-
-    def spoiling(given: list[object], inputs: list[object]) -> Sequence[object]:
-        try:
-            return called(given)
-        except WrittenError as error:
-            if all(given[place] is not inputs[place] for place in spoiled):  # copies
-                raise DiscError(str(error)) from error
-            raise
-
-    def called(inputs: list[object]) -> Sequence[object]:
-        if seeded or profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
-            with profiler.record_function(label):
-                results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
-        else:
-            results = called_by_position(executable, inputs)
-        return [results] if single else cast("Sequence[object]", results)
-
-    run.writes = bool(written or spoiled)  # pyright: ignore[reportFunctionMemberAccess]
-    plain = state is None and not spoiled and isinstance(executable.context, Context)
-    run.plain = executable if plain else None  # pyright: ignore[reportFunctionMemberAccess]
-    return run
-
-
-def _holders(tensors: list[object], place: int) -> tuple[int, int, int, int]:
-    """How many hold a tensor: its object, what that stands for, its storage's object, the memory. What asks counts, too."""
-    references = sys.getrefcount(tensors[place])
-    tensor = cast("torch.Tensor", tensors[place])
-    storage = tensor.untyped_storage()  # one object for all who ask
-    return (
-        references,
-        tensor._use_count(),  # pyright: ignore[reportAttributeAccessIssue]
-        sys.getrefcount(storage),
-        torch._C._storage_Use_Count(storage._cdata),  # pyright: ignore[reportAttributeAccessIssue]
-    )
-
-
-def _donated(inputs: list[object], spoiled: Sequence[int], alone: tuple[int, int, int, int], lists: int) -> list[object]:
-    """The inputs with copies of those, of the numbers `spoiled`, that somebody else holds, or whose memory (a graph that is retained does,
-    and a hook may), or that do not lie row by row. alone: of a tensor that is in one list; lists: in how many of ours each input is."""
-    copies: dict[int, object] = {}
-    for place in spoiled:
-        references, *others = _holders(inputs, place)
-        tensor = cast("torch.Tensor", inputs[place])
-        if (references - lists + 1, *others) != alone or not tensor.is_contiguous():
-            copies[place] = tensor.clone(memory_format=torch.contiguous_format)
-    return [copies.get(place, each) for place, each in enumerate(inputs)] if copies else inputs
-
-
-def _check_writable(tensors: Iterable[torch.Tensor]) -> None:
-    """Raises PyTorch's error where it would not let one be written: the program does not ask it."""
-    if not torch.is_inference_mode_enabled():
-        for each in tensors:
-            if each.is_inference():
-                each.as_strided((0,), (1,)).zero_()
-
-
-def _drawn_seed() -> int:
-    """A seed from PyTorch's generator, which goes on by one number per call: `torch.manual_seed` repeats what follows it."""
-    limits = torch.iinfo(torch.int64)
-    return int(torch.randint(limits.min, limits.max, (), dtype=torch.int64))
 
 
 def graph_source(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> GraphSource:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from disc.errors import WrittenError
-from disc.frontend import dynamo
+from disc.frontend import graph_calls
 from disc.ral.executable import Executable
 
 CLASSES = 37
@@ -34,14 +34,14 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.in_place: list[bool] = []
-        original = dynamo._donated
+        original = graph_calls._donated
 
         def noting(inputs: list[object], *others: Any, **named: Any) -> list[object]:
             found = original(inputs, *others, **named)
             self.in_place.append(found is inputs)
             return found
 
-        monkeypatch.setattr(dynamo, "_donated", noting)
+        monkeypatch.setattr(graph_calls, "_donated", noting)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_a_call_that_fails_in_the_middle(calls: Calls, monkeypatch: pytest.Monke
         raise WrittenError("the call failed when it had begun to write over inputs")
 
     with monkeypatch.context() as patched:
-        patched.setattr(dynamo, "called_by_position", failing)
+        patched.setattr(graph_calls, "called_by_position", failing)
         with pytest.raises(WrittenError, match="had begun to write"):
             loss.backward()
     with pytest.raises(RuntimeError, match="second time"):

@@ -17,7 +17,7 @@ from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 
 from disc.artifact.cache import open_cache, open_traces
 from disc.config import child_environment, read_environment
-from disc.frontend import dynamo
+from disc.frontend import dynamo, graph_calls
 
 
 @pytest.fixture(autouse=True)
@@ -295,7 +295,7 @@ def test_a_call_that_a_found_program_refuses_runs_in_pytorch(monkeypatch: pytest
 
     x = torch.randn(3, 4)
     _again(twice, x)
-    called = dynamo.called_by_position
+    called = graph_calls.called_by_position
     failing: list[bool] = [True]
 
     def refuse(*args: object) -> object:
@@ -303,7 +303,7 @@ def test_a_call_that_a_found_program_refuses_runs_in_pytorch(monkeypatch: pytest
             raise ValueError("refused")
         return called(*args)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(dynamo, "called_by_position", refuse)
+    monkeypatch.setattr(graph_calls, "called_by_position", refuse)
     torch._dynamo.reset()
     with pytest.warns(UserWarning, match="refused a call, which ran in PyTorch: ValueError"):
         result = torch.compile(twice, backend="disc", dynamic=True)(x)
