@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
-from disc.frontend.registered import GraphCache, set_graph_cache, set_graph_compiler, set_recording
+from disc.frontend.registered import set_graph_compiler, set_recording
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
@@ -87,18 +87,6 @@ def _compile_graph(imported: Imported, options: Options, targets: Sequence[str])
     return compile_graph(imported, options, targets)
 
 
-def _graph_facts(options: Options, targets: Sequence[str]) -> Mapping[str, str] | None:
-    from disc.api import graph_facts
-
-    return graph_facts(options, targets)
-
-
-def _kept_graph(name: str, options: Options, targets: Sequence[str]) -> Executable | None:
-    from disc.api import kept_graph
-
-    return kept_graph(name, options, targets)
-
-
 def _recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Callable[..., Any]:
     from disc.frontend.lazy.public import recorded
 
@@ -108,5 +96,4 @@ def _recorded(function: Callable[..., Any], options: Mapping[str, object]) -> Ca
 # What lower floors call upward is registered here, and loaded when it is first used.
 set_explainer(_explainer)
 set_graph_compiler(_compile_graph)
-set_graph_cache(GraphCache(_graph_facts, _kept_graph))
 set_recording(_recorded)

@@ -23,12 +23,11 @@ from disc.codegen.build import Built, Part
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
-from disc.codegen.session import Session, compile_state, generate_parts, open_session
+from disc.codegen.session import compile_state, generate_parts
 from disc.config import VERSION, Options, checked_options, option_names
 from disc.errors import (
     DiscError,
     StackError,
-    TargetError,
     UnsupportedOpError,
     did_you_mean,
     named_arguments,
@@ -38,8 +37,8 @@ from disc.errors import (
 from disc.frontend.fewer_collections import fewer_collections
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
+from disc.frontend.kept_programs import found_program, settings_of, uses_cache
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
-from disc.frontend.user_lowerings import lowerings_digest
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.progress import OnStep, Steps
@@ -48,9 +47,9 @@ from disc.ir.state import allow_in_place
 from disc.passes.graph.map_rows import has_rows, mark_rows
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FUSION, fusion_passes, to_named
-from disc.ral.custom_functions import registered_functions
-from disc.ral.executable import Executable, describe, load
+from disc.ral.executable import Executable
 from disc.speculation.block_trees import BlockTree, trees_text
+from disc.speculation.session import Session, open_session
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
 from disc.targets.thresholds import DeviceThresholds, Gpu, InputLimits
@@ -242,22 +241,11 @@ def compile_graph(imported: Imported, options: Options, targets: Sequence[str]) 
         return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
 
 
-def graph_facts(options: Options, targets: Sequence[str]) -> Mapping[str, str] | None:
-    """What of options, targets and this process decides what `compile_graph` makes of a graph; None where it does not use the cache."""
-    session = open_session(targets, options)
-    return _settings(session) if _uses_cache(session) else None
-
-
-def kept_graph(name: str, options: Options, targets: Sequence[str]) -> Executable | None:
-    """What `compile_graph` has made and kept under the name (`Executable.entry`); None where the cache has it no more."""
-    return _found(name, open_session(targets, options))
-
-
 def _graph_key(imported: Imported, session: Session) -> str:
     """The key of a program that is imported already."""
     weights = {name: imported.weights[name] for name in imported.weights}
     facts = {
-        **_settings(session),
+        **settings_of(session),
         "module": imported.module.operation.get_asm(),
         "single": str(imported.outputs.is_single()),
         "weights": "\n".join(f"{name}: {weight.dtype} {weight.array.shape}" for name, weight in weights.items()),
@@ -429,10 +417,10 @@ def _stack_named() -> Iterator[None]:
 def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[], Executable]) -> Executable:
     """What the cache has under the key; else what `produce` compiles, which is stored."""
     environment = session.environment
-    if not _uses_cache(session):
+    if not uses_cache(session):
         return produce()
     cache, name = open_cache(environment), key()
-    found = _found(name, session)
+    found = found_program(name, session)
     if found is not None:
         return found
     start = time.perf_counter()
@@ -443,26 +431,10 @@ def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[
     return compiled
 
 
-def _uses_cache(session: Session) -> bool:
-    cached = session.options.cache and session.environment.cache and lowerings_digest() is not None
-    return cached and session.environment.dump is None  # whoever asks for dumps wants the passes to run
-
-
-def _found(name: str, session: Session) -> Executable | None:
-    """The entry of the cache, if there is one."""
-    found = open_cache(session.environment).lookup(name, lambda path: _load_checked(path, session.options))
-    if found is not None:
-        _LOGGER.info("found in %s: %s", session.environment.cache_dir, name)
-        for message in found.manifest.get("warnings", ()):
-            warn(message)
-        found.entry = name
-    return found
-
-
 def _key(program: Program, session: Session) -> str:
     """The cache key. A file counts by its bytes (they name the files that belong to it), a program by its graph and weights: both are known
     before the front end has run."""
-    facts = _settings(session)
+    facts = settings_of(session)
     if isinstance(program, Path):
         return cache_key(
             {**facts, "file": program.suffix}, [(str(number), file_view(path)) for number, path in enumerate(model_files(program))]
@@ -472,22 +444,3 @@ def _key(program: Program, session: Session) -> str:
     from disc.frontend.identity import program_data, program_facts
 
     return cache_key({**facts, **program_facts(program)}, program_data(program))
-
-
-def _settings(session: Session) -> dict[str, str]:
-    """What of the session enters the key."""
-    settings = dataclasses.asdict(session.options)
-    del settings["cache"], settings["debug_checks"], settings["graphs"]  # none of them changes the output
-    custom = "\n".join([lowerings_digest() or "", *sorted(each.target for each in registered_functions().values())])
-    own = {"custom": custom} if custom else {}
-    return {"options": repr(settings), "targets": repr(session.targets), "schedules": session.tree.digest(), **own}
-
-
-def _load_checked(path: Path, options: Options) -> Executable:
-    """An entry of the cache; waits for the check of its weights, so that a damaged one is found while it can still be replaced."""
-    try:
-        found = load(path, threads=options.threads, graphs=options.graphs)
-    except TargetError as error:  # it is code for other machines alone
-        found = describe(path, reason=str(error))
-    found.verify()
-    return found

@@ -19,9 +19,9 @@ from bench.checks import error_of
 from bench.job import Job, Result
 from bench.peers import VARIANTS, Workbench, as_tensor
 from disc.api import compile_imported
-from disc.codegen.session import open_session
 from disc.frontend.exported import export_module, import_exported
 from disc.ir.dialect import make_context
+from disc.speculation.session import open_session
 
 
 def run(job: Job) -> list[Result]:

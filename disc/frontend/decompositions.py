@@ -36,6 +36,7 @@ from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 from disc.frontend.grouped_convolutions import has_dynamic_groups
 from disc.frontend.layer_formulas import gelu, native_group_norm, native_layer_norm, wide
+from disc.frontend.random_ops import draws_in_eager
 from disc.frontend.rules.max_pooling import looks_in_large_windows
 from disc.frontend.user_lowerings import lowering_of, registered_table
 
@@ -407,7 +408,7 @@ def _training_table(eager_random: bool, composite_ops: tuple[str, ...]) -> dict[
     kept = {
         op: decomposition
         for op, decomposition in table.items()
-        if op not in (*LIFTING, *WRITING) and (not is_random(op) or (op in OURS and not eager_random))
+        if op not in (*LIFTING, *WRITING) and (not draws_in_eager(op) or (op in OURS and not eager_random))
     }
     return _with_strides(kept)
 
@@ -426,22 +427,6 @@ def _pytorch_table(composite_ops: tuple[str, ...]) -> dict[torch._ops.OperatorBa
     """PyTorch's own, which it collects for 50 ms: once for the composite ops that there are."""
     without_rules = {op: decomposition for op, decomposition in PYTORCH.items() if not has_lowering(op)}
     return {**without_rules, **dict(core_aten_decompositions().items()), **foreach.decompositions()}
-
-
-def is_random(op: object) -> bool:
-    """Whether it is an op of PyTorch that draws random numbers."""
-    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
-
-
-def draws(op: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether a call draws random numbers: an attention that would for dropout alone, and has none, does not."""
-    if not isinstance(op, torch._ops.OpOverload) or not is_random(op):
-        return False
-    names = [each.name for each in op._schema.arguments]
-    if "dropout_p" not in names:
-        return True
-    place = names.index("dropout_p")
-    return (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)) != 0.0
 
 
 def _of_dynamo() -> dict[torch._ops.OperatorBase, Decomposition]:

@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.decompositions import draws
 from disc.frontend.locations import running_line
+from disc.frontend.random_ops import draws
 from disc.frontend.replaced import replaced
 from disc.frontend.vmap_results import make_numbers_tensors
 

@@ -1,28 +1,113 @@
-"""Calls of the program of a graph as PyTorch makes them: on its threads, with its random numbers, and over inputs that a call may spoil
-only where nobody else holds them."""
+"""Programs as PyTorch calls compiled graphs: inputs by position, results that lie where the graph's would, PyTorch where one refuses."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.autograd import profiler
 
-from disc.errors import DiscError, WrittenError
+from disc.errors import CustomOpError, DiscError, WrittenError
+from disc.frontend.backend_counts import statistics, warn_once
+from disc.frontend.backend_settings import Settings
 from disc.frontend.graph_parts import Executable
+from disc.frontend.kept_programs import kept_graph
+from disc.frontend.kept_traces import EagerGraph, Record
 from disc.frontend.openmp import parallel_regions
-from disc.frontend.output_views import Turn
+from disc.frontend.output_views import Assembly, Turn
 from disc.ral._ral import Context
 from disc.ral.executable import Executable as NativeExecutable
 from disc.ral.executable import called_by_position
 
+if TYPE_CHECKING:
+    from disc.frontend.imported import Imported
 
-def called_as_graph(executable: NativeExecutable, single: bool, label: str, turn: Turn | None) -> Executable:
-    """The program of a graph as PyTorch calls that. single: it returns one tensor; label: of the range that a profiler of PyTorch shows for
-    each call; turn: what makes its inputs of others. Whoever calls it copies results into inputs that these may replace,
-    and has no use for inputs that are spoiled."""
+Compiler = Callable[["Imported"], Executable]
+_compiler: Compiler | None = None
+
+
+def set_compiler(compiler: Compiler | None) -> None:
+    """How an `Imported` becomes callable: `compiler(imported)(inputs)` → results. None: the public compile for the tensors' device."""
+    global _compiler
+    _compiler = compiler
+
+
+def own_compiler() -> Compiler | None:
+    """What was set."""
+    return _compiler
+
+
+def or_eager(run: Executable, eager: EagerGraph, settings: Settings, place: str) -> Executable:
+    def guarded(inputs: list[object]) -> Sequence[object]:
+        try:
+            return run(inputs)
+        except WrittenError:  # PyTorch would compute with the new values
+            raise
+        except CustomOpError as error:  # the op has run: its own error is the model's, as in eager mode
+            own = error.__cause__ or error
+        except Exception as error:
+            if settings.strict:
+                raise
+            results = eager(inputs)  # an error of the model is raised here, as PyTorch words it
+            statistics().refused_calls[type(error).__name__] += 1
+            warn_once(f"disc: compiled code ({place}) refused a call, which ran in PyTorch: {type(error).__name__}: {error}")
+            return results
+        raise own
+
+    guarded.plain = plain_executable(run)  # pyright: ignore[reportFunctionMemberAccess]
+    return guarded
+
+
+def kept_program(record: Record, settings: Settings) -> Executable | None:
+    """What a record is, run; None where the compile cache does not have its program any more."""
+    if record.entry is None:
+        run = around(nothing, record.turn, record.assemble, {})
+    else:
+        executable = kept_graph(record.entry, settings.options, settings.targets)
+        if executable is None:
+            return None
+        run = called_program(executable, record.single, f"disc: {record.place}", record.turn)
+        run = around(run, record.turn, record.assemble, record.numbers)
+    return or_eager(run, record.eager, settings, record.place)
+
+
+def plain_executable(program: Executable) -> NativeExecutable | None:
+    """What calls the program may have run instead, on the same inputs by position: where it does nothing else, unless that fails."""
+    return getattr(program, "plain", None)
+
+
+def around(
+    run: Executable,
+    turn: Turn | None,
+    assemble: Assembly | None,
+    numbers: Mapping[int, type[int | float]],
+) -> Executable:
+    """A program as the whole graph is called. numbers: the types of its results that are no tensors, by place."""
+    writes = getattr(run, "writes", False)
+
+    def execute(inputs: list[object]) -> Sequence[object]:
+        results = list(run(turn(inputs) if turn else inputs))
+        try:
+            for place, kind in numbers.items():
+                results[place] = kind(results[place])  # pyright: ignore[reportArgumentType]
+            return assemble(inputs, results) if assemble else results
+        except Exception as error:
+            if writes:
+                raise WrittenError("the call has written its inputs, and its results could not be handed over") from error
+            raise
+
+    return execute if turn or numbers or assemble else run
+
+
+def nothing(inputs: list[object]) -> Sequence[object]:
+    return []
+
+
+def called_program(executable: NativeExecutable, single: bool, label: str, turn: Turn | None) -> Executable:
+    """single: it returns one tensor; label: of the range that a profiler of PyTorch shows for each call; turn: what makes its inputs of
+    others. Whoever calls it copies results into inputs that these may replace, and has no use for inputs that are spoiled."""
     written = executable.replace_inputs()
     spoiled = [place for place, record in enumerate(executable.manifest["inputs"]) if record.get("spoiled")]
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor

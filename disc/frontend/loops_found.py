@@ -18,8 +18,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from disc.frontend.decompositions import is_random
 from disc.frontend.output_views import is_view
+from disc.frontend.random_ops import draws_in_eager
 
 aten = torch.ops.aten
 FEWEST_STEPS = 8  # fewer iterations are no loop worth one: layers with shared weights fuse better unrolled
@@ -227,7 +227,7 @@ def _matched(nodes: Sequence[fx.Node], run: Run) -> Loop | None:
 def may_repeat(node: fx.Node, *, sizes: bool = False) -> bool:
     """Whether it computes tensors, or sizes where these may be, draws nothing and writes nothing."""
     op = node.target
-    plain = op is operator.getitem or (isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not is_random(op))
+    plain = op is operator.getitem or (isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not draws_in_eager(op))
     values = pytree.tree_leaves(node.meta.get("val"))
     kinds = (torch.Tensor, torch.SymInt) if sizes else torch.Tensor
     return plain and bool(values) and all(isinstance(each, kinds) for each in values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from disc.errors import DiscError
@@ -16,18 +15,8 @@ if TYPE_CHECKING:
 GraphCompiler = Callable[["Imported", "Options", Sequence[str]], "Executable"]
 
 
-@dataclass(frozen=True)
-class GraphCache:
-    """What there is of the compile cache for graphs of torch.compile. facts: of options and targets, all that enters the keys of their
-    programs; None where they are not kept. program: the one that an entry of that name is, None where it is there no more."""
-
-    facts: Callable[[Options, Sequence[str]], Mapping[str, str] | None]
-    program: Callable[[str, Options, Sequence[str]], Executable | None]
-
-
 Recording = Callable[[Callable[..., Any], Mapping[str, object]], Callable[..., Any]]
 _compiler: GraphCompiler | None = None
-_cache: GraphCache | None = None
 _recording: Recording | None = None
 
 
@@ -42,17 +31,6 @@ def graph_compiler() -> GraphCompiler:
     if _compiler is None:
         raise DiscError("no compiler is registered for graphs of torch.compile: import disc")
     return _compiler
-
-
-def set_graph_cache(cache: GraphCache) -> None:
-    """From now on what is kept of graphs of torch.compile is found there."""
-    global _cache
-    _cache = cache
-
-
-def graph_cache() -> GraphCache | None:
-    """What was registered, if anything."""
-    return _cache
 
 
 def set_recording(recording: Recording) -> None:

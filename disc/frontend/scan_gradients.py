@@ -25,10 +25,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.decompositions import is_random as draws_in_eager
 from disc.frontend.locations import running_line
-from disc.frontend.lowering import is_random
 from disc.frontend.python_kernels import python_kernels
+from disc.frontend.random_ops import draws_in_eager
 from disc.frontend.replaced import replaced
 
 # `torch._higher_order_ops` has the function under the name of its module.
@@ -116,6 +115,8 @@ def _copied(to: Tensor, value: Tensor, non_blocking: bool = False) -> Tensor:
 
 def keep_drawn(graph: fx.Graph) -> set[fx.Node]:
     """Has a partition keep what is drawn for the backward pass, which would draw anew. Returns these nodes."""
+    from disc.frontend.lowering import is_random  # loaded when a graph is compiled, not where its trace is kept
+
     drawn = [node for node in graph.nodes if node.op == "call_function" and (is_random(node.target) or draws_in_eager(node.target))]
     kept = {each for node in drawn for each in (node, *(user for user in node.users if user.target is operator.getitem))}
     for node in kept:

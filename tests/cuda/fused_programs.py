@@ -17,7 +17,7 @@ from disc.codegen.fusions import read_functions, read_fusions
 from disc.codegen.packed import packed_refusal
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.text import Plan, read_plan
-from disc.codegen.session import compile_state, open_session
+from disc.codegen.session import compile_state
 from disc.config import Options
 from disc.frontend.imported import Imported
 from disc.frontend.models import import_model, import_program
@@ -30,6 +30,7 @@ from disc.passes.pipelines import fusion_passes, to_named
 from disc.speculation.block_families import ANY_PRODUCT
 from disc.speculation.block_schedules import AttentionBlock
 from disc.speculation.block_trees import AttentionTree, BlockTree, leaves, one_schedule
+from disc.speculation.session import open_session
 
 NUMBER = "test.number"  # of a fusion, in the order of the program
 # Over channels-last values. groups, and the channels of each: of the source.

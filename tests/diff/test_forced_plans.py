@@ -14,7 +14,7 @@ from disc.api import executable_of
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.fusions import PLAN
 from disc.codegen.plan.text import Plan, read_plan
-from disc.codegen.session import compile_state, generate, open_session
+from disc.codegen.session import compile_state, generate
 from disc.codegen.x86.plans import KINDS
 from disc.config import Options
 from disc.errors import PlanError
@@ -26,6 +26,7 @@ from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
 from disc.passes.pipelines import FUSION
 from disc.ral.executable import Executable
+from disc.speculation.session import open_session
 from disc.targets.x86 import host_isa
 
 GOLDEN = Path(__file__).parents[1] / "codegen"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import disc
 from disc.api import compile_imported
-from disc.codegen.session import open_session
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
+from disc.speculation.session import open_session
 from disc.targets.thresholds import InputLimits
 
 SIZES = (0, 1, 2, 7, 64)

@@ -11,12 +11,12 @@ from torch import nn
 
 import disc
 from disc.api import compile_imported
-from disc.codegen.session import open_session
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ral.executable import Executable
 from disc.speculation.policy import SHARED
 from disc.speculation.schedules import FAMILY, Schedule
+from disc.speculation.session import open_session
 from disc.speculation.tree import LEAF, Tree, every_schedule
 
 ROWS = (0, 1, 2, 5, 6, 7, 8, 13, 29, 30, 31, 59, 61, 119, 121, 241, 245)

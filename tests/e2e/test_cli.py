@@ -21,9 +21,9 @@ from disc.artifact.cache import open_kernels
 from disc.cli import main as cli
 from disc.cli.machine import EXTRAS
 from disc.cli.main import main
-from disc.codegen.session import open_session
 from disc.config import Options, read_environment
 from disc.speculation.inputs import find_limits
+from disc.speculation.session import open_session
 from disc.speculation.tree import read_tree
 from tests.e2e.commands import output_json
 

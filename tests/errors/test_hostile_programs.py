@@ -14,12 +14,12 @@ from torch_mlir import ir
 
 import disc
 from disc.api import compile_imported
-from disc.codegen.session import open_session
 from disc.errors import UnsupportedFormatError
 from disc.frontend.models import import_model
 from disc.frontend.portable import read_portable, write_portable
 from disc.frontend.stablehlo import import_stablehlo
 from disc.ir.dialect import make_context
+from disc.speculation.session import open_session
 
 
 class Tied(nn.Module):

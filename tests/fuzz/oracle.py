@@ -15,7 +15,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.api import executable_of
-from disc.codegen.session import compile_state, generate, open_session
+from disc.codegen.session import compile_state, generate
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ir.bf16 import bf16_bits, bf16_values
@@ -31,6 +31,7 @@ from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.ral.executable import Executable
 from disc.shapes import parse_dim
 from disc.speculation.schedules import Schedule
+from disc.speculation.session import open_session
 from disc.speculation.tree import LEAF, Tree
 from disc.targets.x86 import host_isa
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from disc.errors import CompilerBug, DiscWarning
-from disc.frontend import dynamo
+from disc.frontend import dynamo, graph_programs
+from disc.frontend.graph_parts import Executable
 from disc.frontend.imported import Imported
 
 F = nn.functional
@@ -169,7 +170,7 @@ def test_sizes_that_a_trace_fixes_are_named() -> None:
 
 
 def test_a_failing_compile_runs_in_pytorch_and_says_so_once() -> None:
-    def fail(imported: Imported) -> dynamo.Executable:
+    def fail(imported: Imported) -> Executable:
         raise CompilerBug("compiler bug in pass fuse: no; the IR before it is saved as x.mlir")
 
     dynamo.set_compiler(fail)
@@ -193,7 +194,7 @@ def test_a_graph_of_checks_whose_lowering_fails_runs_in_pytorch(monkeypatch: pyt
     def fail(*given: object) -> None:
         raise CompilerBug("compiler bug in pass lower: no")
 
-    monkeypatch.setattr(dynamo, "lower_or_refuse", fail)
+    monkeypatch.setattr(graph_programs, "lower_or_refuse", fail)
     x = torch.eye(3) * 2 + 0.1
     with pytest.warns(DiscWarning, match="compiler bug in pass lower"):
         result = torch.compile(lambda x: torch.linalg.inv(x) * 2, backend="disc")(x)
@@ -201,7 +202,7 @@ def test_a_graph_of_checks_whose_lowering_fails_runs_in_pytorch(monkeypatch: pyt
 
 
 def test_a_refused_call_runs_in_pytorch() -> None:
-    def refuse(imported: Imported) -> dynamo.Executable:
+    def refuse(imported: Imported) -> Executable:
         def run(inputs: list[object]) -> Sequence[object]:
             raise ValueError("a check of ours")
 
@@ -243,8 +244,8 @@ def test_options_and_mode() -> None:
 
 def test_targets_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
-    known = dynamo.graph_compiler()
-    monkeypatch.setattr(dynamo, "graph_compiler", lambda: lambda *rest: (asked.append(rest[2]), known(*rest))[1])
+    known = graph_programs.graph_compiler()
+    monkeypatch.setattr(graph_programs, "graph_compiler", lambda: lambda *rest: (asked.append(rest[2]), known(*rest))[1])
     torch._dynamo.reset()
     x = torch.ones(3)
     for target in ("x86-64-v3", ["x86-64-v3"], None):

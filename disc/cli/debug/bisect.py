@@ -15,7 +15,7 @@ from torch_mlir import ir
 
 from disc.api import executable_of
 from disc.cli.factory import from_factory
-from disc.codegen.session import compile_state, generate, open_session
+from disc.codegen.session import compile_state, generate
 from disc.config import Options
 from disc.errors import InputTypeError, ShapeConstraintError
 from disc.frontend.imported import Imported
@@ -26,6 +26,7 @@ from disc.ir.interp.oracle import interpret
 from disc.ir.ops import main_block, main_function, terminator_of
 from disc.ir.passes import run_passes
 from disc.passes.pipelines import pipeline
+from disc.speculation.session import open_session
 
 
 class Exposed(NamedTuple):

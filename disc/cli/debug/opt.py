@@ -17,7 +17,7 @@ from torch_mlir import ir
 
 from disc.cli.debug.options import DEFAULT_TARGET, EMIT_HELP, FILE_HELP, LOCATIONS_HELP, PASSES_HELP, STAGE_HELP, TARGET_HELP
 from disc.codegen.choose_kernels import ChooseKernels
-from disc.codegen.session import compile_state, generate, open_session
+from disc.codegen.session import compile_state, generate
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr
@@ -25,6 +25,7 @@ from disc.ir.passes import run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
+from disc.speculation.session import open_session
 
 
 def stand_in_weights(module: ir.Module) -> WeightTable:

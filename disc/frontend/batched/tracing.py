@@ -18,8 +18,8 @@ from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS, GIVEN
-from disc.frontend.decompositions import draws
 from disc.frontend.export_errors import quiet
+from disc.frontend.random_ops import draws
 
 STREAM = 4e4  # bytes of weights that a launch reads in a microsecond
 

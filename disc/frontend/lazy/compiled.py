@@ -30,11 +30,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from disc.frontend.decompositions import is_random as draws_in_eager
+from disc.frontend.backend_settings import Settings
 from disc.frontend.decompositions import training_table
-from disc.frontend.dynamo import Settings, compile_graph, formats_not_asked, with_autograd
+from disc.frontend.dynamo import formats_not_asked, with_autograd
 from disc.frontend.effect_tokens import erase_tokens
 from disc.frontend.fewer_collections import fewer_collections
+from disc.frontend.graph_programs import compile_graph
 from disc.frontend.lazy.calls import MAKING, Input, never_sizes
 from disc.frontend.lazy.families import Family, Numbers, Output, formula
 from disc.frontend.lazy.kin import Member
@@ -45,6 +46,7 @@ from disc.frontend.lazy.traces import FEWEST_GENERAL, History, Run, Step
 from disc.frontend.lazy.unrolled import Every, Unrolled
 from disc.frontend.lazy.variants import Guard, Program, Variant
 from disc.frontend.lowering import is_random
+from disc.frontend.random_ops import draws_in_eager
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.replaced import replaced
 from disc.frontend.rolled_loops import roll_loops

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from disc.errors import DiscError
-from disc.frontend.dynamo import checked_settings
+from disc.frontend.backend_settings import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.taken_over import take_over

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
-from disc.frontend.dynamo import Settings
+from disc.frontend.backend_settings import Settings
 from disc.frontend.lazy.accumulated import has_hooks
 from disc.frontend.lazy.calls import PLAIN, TENSORS
 from disc.frontend.lazy.outline import is_freed

@@ -15,7 +15,8 @@ import torch
 from torch._C import _EnableTorchFunction
 from torch.utils import _pytree as pytree
 
-from disc.frontend.dynamo import Settings, without_function_modes
+from disc.frontend.backend_settings import Settings
+from disc.frontend.dynamo import without_function_modes
 from disc.frontend.lazy.calls import (
     BACKWARD,
     DELETE_GRADIENT,

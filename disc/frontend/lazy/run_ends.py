@@ -11,7 +11,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from disc.errors import warn
-from disc.frontend.dynamo import Settings, without_function_modes
+from disc.frontend.backend_settings import Settings
+from disc.frontend.dynamo import without_function_modes
 from disc.frontend.lazy.compiled import compile_run
 from disc.frontend.lazy.kin import WORTH_COMPILING, AllKin, Member
 from disc.frontend.lazy.outline import NotCompiledError, Outline

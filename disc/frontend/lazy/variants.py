@@ -11,7 +11,7 @@ from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
 from disc.errors import WrittenError
-from disc.frontend.dynamo import plain_executable
+from disc.frontend.graph_calls import plain_executable
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
 from disc.frontend.lazy.reached import leave_others
 from disc.frontend.lazy.replay import context, make_again

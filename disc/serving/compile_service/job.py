@@ -61,8 +61,8 @@ def main() -> int:
 def _compile(request: Request) -> Executable:
     _say(stage="starting", percent=0)
     from disc import api
-    from disc.codegen.session import open_session
     from disc.ir.dialect import make_context
+    from disc.speculation.session import open_session
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
     session = open_session(request.targets, options)

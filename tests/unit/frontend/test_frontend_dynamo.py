@@ -20,9 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_mlir import ir
 
 from disc.errors import DiscError, TargetError
-from disc.frontend import dynamo
+from disc.frontend import dynamo, graph_programs
 from disc.frontend import torch_mlir as long_tail
+from disc.frontend.backend_settings import targets_of
 from disc.frontend.fewer_collections import ALLOCATIONS, fewer_collections
+from disc.frontend.graph_parts import Executable
 from disc.frontend.imported import Imported
 from disc.ir.interp.oracle import interpret
 from disc.ir.passes import CompileState, run_passes
@@ -31,7 +33,7 @@ from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts
 
 
-def interpreted(imported: Imported) -> dynamo.Executable:
+def interpreted(imported: Imported) -> Executable:
     """A compiler for tests: the interpreter on the named module, with scalar arguments as tensors, which it needs."""
     assert imported.module.operation.verify()
     run_passes(imported.module, [NameDims(), ResolveBroadcasts()], CompileState(weights=imported.weights))
@@ -301,8 +303,8 @@ def test_a_graph_is_lowered_once(monkeypatch: pytest.MonkeyPatch, function: Call
     """The lowering that finds nothing to refuse is the one that is compiled; around an op of PyTorch's, each part has one of its own."""
     seen: list[object] = []
     for name in ("lower_graph", "lower_or_refuse"):
-        original = getattr(dynamo, name)
-        monkeypatch.setattr(dynamo, name, lambda *given, original=original: seen.append(given) or original(*given))
+        original = getattr(graph_programs, name)
+        monkeypatch.setattr(graph_programs, name, lambda *given, original=original: seen.append(given) or original(*given))
     x = torch.randn(5)
     torch.testing.assert_close(torch.compile(function, backend=dynamo.backend)(x), function(x))
     assert len(seen) == times
@@ -367,7 +369,7 @@ def test_targets_are_those_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ((9, 0), (8, 7), (7, 5))[device.index])
     with FakeTensorMode():
         first, second, old = (torch.empty(2, device=f"cuda:{gpu}") for gpu in range(3))
-    assert dynamo.targets_of([first, 3, second, torch.ones(2)]) == ("sm_86", "sm_90")
-    assert dynamo.targets_of([torch.ones(2), None]) == ("native",)
+    assert targets_of([first, 3, second, torch.ones(2)]) == ("sm_86", "sm_90")
+    assert targets_of([torch.ones(2), None]) == ("native",)
     with pytest.raises(TargetError, match=r"compute capability 7\.5"):
-        dynamo.targets_of([old])
+        targets_of([old])

@@ -13,7 +13,7 @@ from torch._higher_order_ops import scan
 from torch._higher_order_ops.scan import scan_op
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disc.frontend import dynamo
+from disc.frontend import dynamo, graph_programs
 from disc.frontend.loops_found import FEWEST_STEPS
 from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.scan_loops import SCAN
@@ -220,7 +220,7 @@ def test_training(monkeypatch: pytest.MonkeyPatch, narrow: bool) -> None:
         graphs.append(module)
         return counts[-1]
 
-    monkeypatch.setattr(dynamo, "roll_loops", recorded)
+    monkeypatch.setattr(graph_programs, "roll_loops", recorded)
     torch.manual_seed(0)
     model = Normed()
     compiled = torch.compile(model, backend="disc", dynamic=True, options={"strict": True})

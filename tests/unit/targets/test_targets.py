@@ -9,8 +9,8 @@ import pytest
 
 import disc
 from disc.artifact.manifest import ordered_isas
-from disc.codegen.session import open_session
 from disc.errors import TargetError
+from disc.speculation.session import open_session
 from disc.targets import cuda
 from disc.targets.select import for_program, named_targets, select_targets
 from disc.targets.x86 import FEATURES, ISAS, LEVELS, USED, cpu_flags, host_isa, level_features, native_target, read_target

@@ -15,10 +15,11 @@ from torch import nn
 import disc
 from disc.api import compile_imported
 from disc.artifact.file import read_manifest
-from disc.codegen.session import Session, compile_state, open_session
+from disc.codegen.session import compile_state
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ir.weights import WeightTable
+from disc.speculation.session import Session, open_session
 from disc.targets.x86 import read_target
 
 DISC = Path(__file__).resolve().parents[3] / "disc"

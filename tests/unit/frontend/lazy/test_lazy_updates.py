@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import disc
 from disc.errors import DiscWarning, OutOfMemoryError, WrittenError
-from disc.frontend import dynamo
+from disc.frontend.backend_settings import Settings
+from disc.frontend.graph_calls import or_eager
+from disc.frontend.kept_traces import EagerGraph
 from disc.ral.executable import Executable
 
 Step = Callable[..., Tensor]
@@ -294,12 +296,11 @@ def test_an_error_behind_the_writing_is_no_reason_to_compute_again(monkeypatch: 
     def ran_out(inputs: list[object]) -> list[object]:
         raise OutOfMemoryError("none left")
 
-    graph = dynamo.EagerGraph(torch.fx.symbolic_trace(lambda x: (x + 1,)))
-    or_eager = getattr(dynamo, "_or_eager")  # noqa: B009
+    graph = EagerGraph(torch.fx.symbolic_trace(lambda x: (x + 1,)))
     with pytest.raises(WrittenError):
-        or_eager(run, graph, dynamo.Settings(), "here")([torch.ones(2)])
+        or_eager(run, graph, Settings(), "here")([torch.ones(2)])
     with pytest.warns(DiscWarning, match="refused a call"):
-        assert or_eager(ran_out, graph, dynamo.Settings(), "here")([torch.ones(2)])[0].tolist() == [2, 2]
+        assert or_eager(ran_out, graph, Settings(), "here")([torch.ones(2)])[0].tolist() == [2, 2]
 
 
 def test_a_tensor_of_inference_mode() -> None:
