@@ -1,6 +1,6 @@
 """Sizes that Dynamo leaves open and that the trace of values and gradients fixes, by a decomposition or by PyTorch's own code in C++.
 
-    x.cumprod(1)        # under a gradient of PyTorch's that asks for the size of dim 1 as an integer: 8, as in the example
+    zeros.index_put((rows,), x, accumulate=True)    # whose decomposition adds: x has as many columns as zeros, and not one
 
 A guard then has each other size compiled anew, until PyTorch's limit of compiles leaves them to eager: whoever asked for dynamic sizes is
 told.

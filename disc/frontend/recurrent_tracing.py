@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other. And
-functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, a pool into strides, a grid into one whose gradient
-takes no symbolic sizes, before a table of decompositions is asked; and what `torch.func` would do to sizes; and numbers that are fixed are
-no inputs.
+functions that PyTorch would take apart, a loss wrongly, `one_hot` without its check, a pool into strides, a grid and running products into
+what takes no symbolic sizes, before a table of decompositions is asked; and what `torch.func` would do to sizes; and numbers that are fixed
+are no inputs.
 
 PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
 frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
@@ -21,7 +21,7 @@ from torch._dynamo import config, convert_frame
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 
-from disc.frontend import transform_forms
+from disc.frontend import product_gradients, transform_forms
 from disc.frontend.composites import multilabel_margin_loss, one_hot
 from disc.frontend.dense_views import dense_views
 from disc.frontend.fewer_collections import fewer_collections
@@ -102,7 +102,8 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
 def forms() -> Iterator[None]:
     """The ops are the forms. What traces holds a lock meanwhile."""
     kernels = {(op, key): form for op, form in FORMS.items() for key in KEYS}
-    with python_kernels({**kernels, **transform_forms.FORMS}), gradients_of_scans():
+    products = {(product_gradients.OP, DispatchKey.Autograd): product_gradients.cumprod}
+    with python_kernels({**kernels, **products, **transform_forms.FORMS}), gradients_of_scans():
         yield
 
 

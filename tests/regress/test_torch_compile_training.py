@@ -208,6 +208,22 @@ def test_means_of_channels_that_lie_innermost(rank: int) -> None:
     assert not dynamo.statistics().eager
 
 
+def test_running_products() -> None:
+    """PyTorch's gradient fixes the number of elements: each was compiled anew, as a product for each."""
+    function = lambda x, dim: torch.cumprod(x, dim, dtype=torch.float64)  # noqa: E731
+    for dim in (1, -1):
+        compiled = torch.compile(function, backend="disc", dynamic=True, fullgraph=True, options={"strict": True})
+        for sizes, zeros in (((3, 4, 2), ()), ((4, 6, 5), (2,)), ((2, 7, 3), (1, 4))):
+            x = torch.randn(sizes)
+            for place in zeros:
+                x[:, place, 1:] = 0.0
+            x.requires_grad_()
+            weights = torch.randn(sizes, dtype=torch.float64)
+            found = [torch.autograd.grad((each(x, dim) * weights).sum(), x)[0] for each in (compiled, function)]
+            torch.testing.assert_close(*found)
+    assert dynamo.statistics().graphs == 4
+
+
 @pytest.mark.parametrize("aligned", [False, True])
 def test_grids_of_affine_maps(aligned: bool) -> None:
     """PyTorch's gradient takes sizes as integers alone: the graph was left to PyTorch."""
