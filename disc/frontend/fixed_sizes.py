@@ -28,7 +28,7 @@ def fixed_sizes(environment: ShapeEnv | None) -> Iterator[dict[str, str]]:
         yield found
         return
     known = {each for each in environment.var_to_range if each not in environment.replacements}
-    is_open = {each for each in known if not symbol_is_type(each, SymT.UNBACKED_INT)}
+    is_open = {each for each in known if symbol_is_type(each, SymT.SIZE)}
     original = ShapeEnv._set_replacement
 
     def set_replacement(env: ShapeEnv, symbol: sympy.Symbol, value: sympy.Expr, why: str) -> None:

@@ -167,7 +167,7 @@ def test_sizes_that_a_trace_fixes_are_named() -> None:
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error", DiscWarning)
-        torch.compile(lambda x: x.cumsum(1), backend="disc", dynamic=True)(torch.randn(3, 4, requires_grad=True))
+        torch.compile(lambda x, factor: x.cumsum(1) * factor, backend="disc", dynamic=True)(torch.randn(3, 4, requires_grad=True), 2.5)
 
 
 # --- errors of ours, errors of the model ------------------------------------------------------------------------------------------
