@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -66,27 +66,50 @@ def saved_by(node: Node) -> bool | None:
     return any(isinstance(each, torch.Tensor) or (isinstance(each, tuple) and len(each) > 0) for each in saved)
 
 
-def apart_from_each_other(values: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor], written: Set[int]) -> tuple[int, int] | None:
-    """The numbers of two of those values, which PyTorch has computed, of which each can have a backward pass of its own, one after the
-    other: no other of the values is computed of them, and a pass through one frees nothing that one through the other needs."""
-    known, found, saved = by_edges(inputs, written), list[tuple[int, Node, set[Node]]](), dict[Node, bool]()
-    behind = {id(values[number].grad_fn) for number in passed(values)}
-    for number, value in sorted(values.items()):
-        if value.grad_fn is None or id(value.grad_fn) in behind:
-            continue
+class Saved:
+    """Which nodes PyTorch has saved tensors for, of those that gradients of values which it has computed go through until they come to
+    inputs."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor], written: Set[int]) -> None:
+        self._inputs, self._known = by_edges(inputs, written), dict[Node, bool]()
+
+    def of(self, value: torch.Tensor) -> set[Node]:
+        """What a pass through the value frees, and needs."""
         seen, pending = set[Node](), [value.grad_fn]
         while pending:
             node = pending.pop()
-            if node not in seen:
+            if node is not None and node not in seen:
                 seen.add(node)
-                saved[node] = saved[node] if node in saved else bool(saved_by(node))
-                pending += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in known]
-        needed = {node for node in seen if saved[node]}
-        other = next((before for before, node, nodes in found if node is not value.grad_fn and not nodes & needed), None)
+                if node not in self._known:
+                    self._known[node] = bool(saved_by(node))
+                pending += [edge[0] for edge in node.next_functions if edge not in self._inputs]
+        return {node for node in seen if self._known[node]}
+
+
+def apart_from_each_other(values: Mapping[int, torch.Tensor], saved: Saved) -> tuple[int, int] | None:
+    """The numbers of two of those values of which each can have a backward pass, one after the other: a pass through one frees nothing
+    that one through the other needs, as where they have no part in common, or none that saves anything."""
+    found = list[tuple[int, Node, set[Node]]]()
+    for number, value in sorted(values.items()):
+        if value.grad_fn is None:
+            continue
+        needed = saved.of(value)
+        other = next((before for before, node, its in found if node is not value.grad_fn and not its & needed), None)
         if other is not None:
             return other, number
         found.append((number, value.grad_fn, needed))
     return None
+
+
+def pass_again(results: Iterable[torch.Tensor]) -> None:
+    """Has the node of a program that has saved nothing be passed again, as PyTorch's own nodes are that save nothing: those of Python
+    refuse to tell that behind their first pass."""
+    for node in {each.grad_fn for each in results}:
+        if isinstance(node, BackwardCFunction) and not node.saved_tensors:
+            type(node).saved_tensors = _NOTHING  # pyright: ignore[reportAttributeAccessIssue]
+
+
+_NOTHING = property(lambda node: ())
 
 
 def leave_others(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], inputs_reached: Mapping[int, frozenset[int]]) -> None:

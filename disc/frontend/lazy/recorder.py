@@ -11,6 +11,7 @@ becomes of a call is in `recording.py`, what the tree of traces is told in `trac
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
@@ -52,6 +53,7 @@ class Recorder(TorchFunctionMode):
         self._ends = RunEnds(self._tree, settings, statistics)
         self.recording = Recording(self._tree, self._ends, settings, statistics)
         self.entered = False  # it is among the modes of PyTorch
+        self._taking = False  # a call; what is called within that is a finalizer's, and not recorded
         self.paused = False  # others trace: their functions are called as without a recorder
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
@@ -62,7 +64,21 @@ class Recorder(TorchFunctionMode):
             if self.follower.stopped:
                 self.step_aside()
             return result
-        return self._alone(self.recording.taken, func, args, kwargs)
+        return self._alone(self._taken, func, args, kwargs)
+
+    def _taken(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Within, no garbage is collected: finalizers may call anything, and end what a call has begun with."""
+        if self._taking:
+            return func(*real(args), **real(kwargs))
+        collecting = gc.isenabled()
+        gc.disable()
+        self._taking = True
+        try:
+            return self.recording.taken(func, args, kwargs)
+        finally:
+            self._taking = False
+            if collecting:
+                gc.enable()
 
     def _end_for_read(self, ended: Run | None) -> None:
         """What is recorded comes before a read that the follower makes. ended: a run that is over, as its program has refused it. PyTorch's

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from disc.errors import WrittenError
 from disc.frontend.graph_calls import plain_executable
 from disc.frontend.lazy.calls import GRADIENT, SET_GRADIENT, Input, filled
-from disc.frontend.lazy.reached import leave_others
+from disc.frontend.lazy.reached import leave_others, pass_again
 from disc.frontend.lazy.replay import context, make_again
 from disc.frontend.lazy.traces import Run, Step
 from disc.frontend.lazy.twice import differentiate_twice
@@ -95,9 +95,9 @@ class Variant:
 
     binding: finds the values of `symbols` in a run, and knows which values the program computes; general: those that the program takes,
     floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
-    asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; reached: then, where
-    gradients do not go to all inputs, result → those that its gradients go to; apart: inputs that none go to. known: by values of the
-    symbols, of the last runs.
+    asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; saves: then, whether
+    a backward pass can be had but once; reached: then, where gradients do not go to all inputs, result → those that its gradients go to;
+    apart: inputs that none go to. known: by values of the symbols, of the last runs.
     native: the program where values are all that it makes; it runs without Python.
     """
 
@@ -111,6 +111,7 @@ class Variant:
     steps: Sequence[Step]
     differentiable: bool
     repeatable: bool
+    saves: bool
     reached: Mapping[int, frozenset[int]]
     apart: frozenset[int]
     label: str
@@ -126,6 +127,7 @@ class Variant:
                 (effects.rows, self._take_rows),
                 (self.repeatable, self._differentiate_twice),
                 (self.reached, self._leave_others),
+                (not self.saves, self._pass_again),
                 (effects.written or effects.gradients, self._write),
                 (effects.told, self._tell),
                 (effects.views, self._make_views),
@@ -236,6 +238,9 @@ class Variant:
 
     def _leave_others(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
         leave_others(results, run.inputs, self.reached)
+
+    def _pass_again(self, run: object, results: object, made: Mapping[int, torch.Tensor]) -> None:
+        pass_again(made.values())
 
     def _write(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
         """Inputs, and gradients of inputs."""

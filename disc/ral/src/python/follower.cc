@@ -205,7 +205,8 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end)
 
 PyObject* Follower::call(PyObject* function, const Arguments& arguments, bool inside) {
   PyObject* result = nullptr;
-  if (fast(function, arguments, inside, result) || (inside && read(function, arguments, result))) return result;
+  const bool own = !is_busy();  // else it is a finalizer's, within another call
+  if (own && (fast(function, arguments, inside, result) || (inside && read(function, arguments, result)))) return result;
   PyObject* values = arguments.tuple();
   PyObject* keywords = arguments.keywords();
   if (values && keywords) result = PyObject_CallFunctionObjArgs(slow_.ptr(), function, values, keywords, inside ? Py_True : Py_False, nullptr);

@@ -219,7 +219,7 @@ PyMethodDef mode_method = {"__torch_function__", reinterpret_cast<PyCFunction>(r
 PyObject* original = nullptr;       // torch.overrides.handle_torch_function
 // (function, relevant arguments, arguments...): what a compiled trace goes through needs no Python.
 PyObject* handle_function(PyObject*, PyObject* const* values, Py_ssize_t count, PyObject* names) {
-  if (following && !following->stopped && count >= 2 && first_mode(*following) == First::kFollower) {
+  if (following && !following->stopped && !following->is_busy() && count >= 2 && first_mode(*following) == First::kFollower) {
     PyObject* result = nullptr;
     if (following->fast(values[0], {values + 2, count - 2, nullptr, names}, true, result)) return result;
   }

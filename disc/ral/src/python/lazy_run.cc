@@ -296,14 +296,15 @@ void Run::give(size_t number, nb::handle tensor) const {
 }
 
 void Run::loosen() {
+  std::vector<PyObject*> old;  // a finalizer's calls may be recorded
   for (Proxy& each : proxies) {
     if (!each.object || each.weak) continue;
-    PyObject* handle = each.object;
-    PyObject* reference = Py_REFCNT(handle) > 1 ? PyWeakref_NewRef(handle, nullptr) : nullptr;
+    old.push_back(each.object);
+    PyObject* reference = Py_REFCNT(each.object) > 1 ? PyWeakref_NewRef(each.object, nullptr) : nullptr;
     if (!reference) PyErr_Clear();
     each = {reference, true};
-    Py_DECREF(handle);
   }
+  for (PyObject* each : old) Py_DECREF(each);
 }
 
 void Run::clear() {

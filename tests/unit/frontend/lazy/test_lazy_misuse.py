@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -619,9 +620,31 @@ def twice(net: _Pair, x: Tensor) -> object:
     return other.item()
 
 
+def a_part_that_saves_nothing(net: _Pair, x: Tensor) -> object:
+    """Both have it in common, and each of them frees nothing of it."""
+    h = net.one.bias + x
+    one, other = h.sum(), (h * net.other.bias).sum()
+    found = one.item() + other.item()
+    other.backward()
+    one.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        other.backward()
+    return found
+
+
+def what_saves_nothing_again(net: _Pair, x: Tensor) -> object:
+    loss = (net.one.bias + x).sum()
+    found = loss.item()
+    loss.backward()
+    loss.backward()
+    return found
+
+
 @pytest.mark.parametrize(
     "step",
     [
+        a_part_that_saves_nothing,
+        what_saves_nothing_again,
         read_both,
         read_one_and_pass_the_other_first,
         of_two_chains_that_cross,
@@ -659,6 +682,52 @@ class _Square(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return 2 * x * grads[0]
+
+
+class _Last:
+    """Calls PyTorch where it is freed."""
+
+    def __init__(self, value: Tensor, found: list[float], *, in_cycle: bool) -> None:
+        self.value, self.found, self.cycle = value, found, self if in_cycle else None
+
+    def __del__(self) -> None:
+        self.found.append(float((self.value * 3).sum()))
+        disc.lazy.flush()
+
+
+@pytest.mark.parametrize("in_cycle", [False, True])
+def test_finalizers_call_pytorch(in_cycle: bool) -> None:
+    """They run where a call lets go of what it has promised, or of a gradient, and where garbage is collected."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1 if in_cycle else 0)
+    try:
+        results = list[list[Any]]()
+        for lazily in (False, True):
+            weight, count, mine = nn.Parameter(W.clone()), 0, list[Any]()
+            for count in range(9):
+                found = list[float]()
+                with disc.lazy() if lazily else nullcontext():
+                    hidden = (X[: 1 + count % 3] @ weight).tanh()
+                    out = hidden @ weight
+                    out.last = _Last(hidden.detach(), found, in_cycle=in_cycle)  # pyright: ignore[reportAttributeAccessIssue]
+                    loss = out.square().sum()
+                    _Last(loss.detach(), found, in_cycle=in_cycle)
+                    del out
+                    if count % 2:
+                        _Last(X, found, in_cycle=in_cycle)
+                    weight.grad = None
+                    loss.backward()
+                    weight.grad.last = _Last(X, found, in_cycle=in_cycle)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+                    mine += [loss.item(), cast("Tensor", weight.grad).clone()]
+                    weight.grad = None
+                    del loss, hidden
+                gc.collect()
+                mine += [sorted(found)]
+            results.append(mine)
+    finally:
+        gc.set_threshold(*thresholds)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_what_functions_in_python_have_saved() -> None:
