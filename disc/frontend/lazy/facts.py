@@ -44,10 +44,10 @@ OF_SIZES: Mapping[str, Callable[[torch.Size], object]] = {
 def fact(name: str, subject: LazyTensor, run: Run, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     """What `name` says of a pending value of the run, or UNKNOWN."""
     sizes = sizes_of(subject._number, run)
+    if name in OF_KIND and (sizes is not None or any(each.goes_on(run) for each in run.here.ahead)):
+        return OF_KIND[name](subject._facts)
     if sizes is None:
         return UNKNOWN
-    if name in OF_KIND:
-        return OF_KIND[name](subject._facts)
     if name == "size" and (args or kwargs):
         dim = args[0] if args else kwargs.get("dim")
         return sizes if dim is None else sizes[dim] if isinstance(dim, int) and -len(sizes) <= dim < len(sizes) else UNKNOWN
@@ -65,3 +65,8 @@ def sizes_of(number: int, run: Run) -> torch.Size | None:
         if sizes is not None:
             return sizes
     return None
+
+
+def by_data(number: int, run: Run) -> bool:
+    """Whether the sizes of a pending value depend on data, in a trace that the run may still follow."""
+    return any(number not in variant.shapes and variant.goes_on(run) for variant in run.here.ahead)

@@ -98,7 +98,7 @@ class Family:
         made = [*values, *rows, *(number for number, _, _ in outline.views)]
         return Variant(
             self.numbers.symbols, self.numbers.binding(unrolled, made), self.general, guards, shapes, effects, self.program, outline.steps,
-            outline.differentiable, self.repeatable, outline.saves, {} if everywhere else reached, outline.apart,
+            outline.differentiable, self.repeatable, outline.saves, outline.ways, {} if everywhere else reached, outline.apart,
             f"disc.lazy: {outline.steps[-1].line}",
         )  # fmt: skip
 

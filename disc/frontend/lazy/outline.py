@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from disc.frontend.lazy.calls import BACKWARD, DETACHING, GRADIENT, PASSES, SET_GRADIENT, Input, Value, references
-from disc.frontend.lazy.reached import Saved, apart_from_each_other, passed, reached, saved_by
+from disc.frontend.lazy.reached import Saved, apart_from_each_other, passed, reached, saved_by, ways
 from disc.frontend.lazy.traces import Made, Run, Step
 
 
@@ -29,8 +29,8 @@ class Outline:
     written: inputs that it writes; tensors: that go in; made: what is known of every value; needed: numbers of the values that outlive
     the run; views: those of them that are taken anew, as value, step, and place among its results; freed: those whose backward pass has
     been. differentiable: whether gradients of values may be asked for later; gradients: then, input → what its gradient becomes,
-    reached: value → the inputs that gradients of it go to, apart: inputs that require gradients, and get none of any value, and saves:
-    whether PyTorch has saved anything for these gradients, which one pass frees.
+    reached: value → the inputs that gradients of it go to, apart: inputs that require gradients, and get none of any value, saves: whether
+    PyTorch has saved anything for these gradients, which one pass frees, and ways: value → the values that its gradients go through.
     twins: input → the one in the same memory that stands for it; sharing: inputs that share memory, and are others to the program.
     """
 
@@ -47,6 +47,7 @@ class Outline:
     reached: dict[int, frozenset[int]] = field(default_factory=dict)
     apart: frozenset[int] = frozenset()
     saves: bool = True
+    ways: dict[int, frozenset[int]] = field(default_factory=dict)
     twins: dict[int, int] = field(default_factory=dict)
     sharing: set[int] = field(default_factory=set)
 
@@ -112,6 +113,7 @@ class Outline:
         pair = apart_from_each_other(kept, saved)
         if pair is None:
             self.saves = any(map(saved.of, kept.values()))
+            self.ways = ways(kept)
             return
         (place, step), (other, later) = makers[pair[0]], makers[pair[1]]
         why = f"values made at {step.line} and {later.line} may have a backward pass each"

@@ -53,6 +53,22 @@ def passed(values: Mapping[int, torch.Tensor]) -> set[int]:
     return found
 
 
+def ways(values: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
+    """For each of those values, which PyTorch has computed, those of them that its gradients go through: itself too."""
+    numbers: dict[Edge, int] = {(value.grad_fn, value.output_nr): number for number, value in values.items()}
+    found = dict[int, frozenset[int]]()
+    for number, value in values.items():
+        mine, seen, pending = {number}, set[Node](), [value.grad_fn]
+        while pending:
+            node = pending.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                mine |= {numbers[edge] for edge in node.next_functions if edge in numbers}
+                pending += [edge[0] for edge in node.next_functions]
+        found[number] = frozenset(mine)
+    return found
+
+
 def saved_by(node: Node) -> bool | None:
     """Whether autograd has saved tensors for a node; None if a backward pass has freed them."""
     raw = [name for name in dir(node) if name.startswith("_raw_saved_")]

@@ -27,7 +27,7 @@ from disc.frontend.backend_settings import Settings
 from disc.frontend.lazy.accumulated import has_hooks
 from disc.frontend.lazy.calls import PLAIN, TENSORS
 from disc.frontend.lazy.outline import is_freed
-from disc.frontend.lazy.recording import Recording
+from disc.frontend.lazy.recording import MOST_KNOWN, Recording
 from disc.frontend.lazy.run_ends import RunEnds
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.tensors import LazyTensor, become_plain, new_handle, real
@@ -212,7 +212,7 @@ def _framework(turns: LazyTurns) -> dict[str, object]:
         "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
         "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj, "default_dtype": torch.get_default_dtype,
         "profiler": vars(profiler), "modes": torch._C._len_torch_function_stack, "turns": turns, "hooked": has_hooks,
-        "tensors": TENSORS, "constants": PLAIN,
+        "tensors": TENSORS, "constants": PLAIN, "most_known": MOST_KNOWN,
     }  # fmt: skip
 
 

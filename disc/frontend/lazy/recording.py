@@ -39,7 +39,7 @@ from disc.frontend.lazy.calls import (
     is_plain,
     writes,
 )
-from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, fact
+from disc.frontend.lazy.facts import OF_GRADIENTS, UNKNOWN, by_data, fact
 from disc.frontend.lazy.replay import user_place
 from disc.frontend.lazy.run_ends import RunEnds
 from disc.frontend.lazy.statistics import LazyStatistics
@@ -48,6 +48,7 @@ from disc.frontend.lazy.trace_tree import TraceTree
 from disc.frontend.lazy.traces import Made, Run, Step
 from disc.ral._ral import LazyCall
 
+MOST_KNOWN = 1 << 16  # functions, constants of calls, and kinds of inputs: calls with others are PyTorch's
 MOST_BRANCHES = 64  # calls of one function that traces go on with behind the same call: a number may differ in every step
 RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, PERHAPS_READ, MADE, ROLES = 0, 1, 2, 3, 4, 5, 6, 8  # what a function is to the follower
 
@@ -96,6 +97,8 @@ class Recording:
     def _role(self, func: Callable[..., Any]) -> int:
         """What the function is to a recorder; from now on the follower knows it."""
         known = self._follower.roles.get(func)
+        if known is None and len(self._follower.roles) >= MOST_KNOWN:  # a program may make one in every step
+            return FACT if func in FACTS else READ
         if known is None:
             role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
             role = DRAWN if func in FILLED_BY_CHANCE else PERHAPS_READ if func in SIZED or func in OF_CONSTANTS or func in WATCHED else role
@@ -112,6 +115,8 @@ class Recording:
             if found is not UNKNOWN:
                 return found
             self._statistics.settled[name] += 1
+            if not turned and by_data(subject._number, self._tree.run):  # it will be asked again: a trace behind it may be compiled
+                self._tree.end_behind(self._tree.maker(subject))
             self._ends.come_off()
         return func(*real(args), **real(dict(kwargs)))
 

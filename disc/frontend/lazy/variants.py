@@ -96,8 +96,9 @@ class Variant:
     binding: finds the values of `symbols` in a run, and knows which values the program computes; general: those that the program takes,
     floats with the dtype of the tensor that each is there. shapes: of the values. differentiable: whether gradients of the results can be
     asked for; then the program writes its inputs itself. repeatable: then, whether its calls made again give the same; saves: then, whether
-    a backward pass can be had but once; reached: then, where gradients do not go to all inputs, result → those that its gradients go to;
-    apart: inputs that none go to. known: by values of the symbols, of the last runs.
+    a backward pass can be had but once; ways: then, value → those that its gradients go through; reached: then, where gradients do not go
+    to all inputs, result → those that its gradients go to; apart: inputs that none go to. known: by values of the symbols, of the last
+    runs.
     native: the program where values are all that it makes; it runs without Python.
     """
 
@@ -112,6 +113,7 @@ class Variant:
     differentiable: bool
     repeatable: bool
     saves: bool
+    ways: Mapping[int, frozenset[int]]
     reached: Mapping[int, frozenset[int]]
     apart: frozenset[int]
     label: str
@@ -125,7 +127,7 @@ class Variant:
             write
             for needed, write in (
                 (effects.rows, self._take_rows),
-                (self.repeatable, self._differentiate_twice),
+                (self.differentiable, self._differentiate_twice),
                 (self.reached, self._leave_others),
                 (not self.saves, self._pass_again),
                 (effects.written or effects.gradients, self._write),
@@ -149,6 +151,11 @@ class Variant:
         if number not in known.sizes:
             known.sizes[number] = self._sizes(number, dict(zip(self.symbols, values, strict=True)))
         return known.sizes[number]
+
+    def goes_on(self, run: Run) -> bool:
+        """Whether a run may come to be this trace."""
+        values = self.binding.values(run)
+        return values is not None and self._known(values).holds
 
     def fits(self, run: Run) -> tuple[float, ...] | None:
         """The values of the symbols, if the program computes what is needed and all guards hold."""
@@ -225,16 +232,20 @@ class Variant:
 
     def _differentiate_twice(self, run: Run, results: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]) -> None:
         """Keeps what gradients of gradients are computed with."""
+        needed = list(made)  # not the values: these have the function that keeps this
+        ways = [{needed.index(each) for each in self.ways.get(number, (number,))} for number in needed]
+        if not self.repeatable:
+            return differentiate_twice(list(made.values()), (), None, ways)
         places = [place for place, step in enumerate(self.steps) if step.func not in (GRADIENT, SET_GRADIENT)]
         steps, inputs, scalars = [self.steps[place] for place in places], run.inputs, run.scalars
-        numbers, needed = [scalars[place] for place in places], list(made)  # not the values: these have the function that keeps this
+        numbers = [scalars[place] for place in places]
 
         def made_again() -> list[torch.Tensor]:
             values = list[torch.Tensor]()
             make_again(steps, numbers, inputs, values)
             return [values[number] for number in needed]
 
-        differentiate_twice(list(made.values()), inputs, made_again)
+        return differentiate_twice(list(made.values()), inputs, made_again, ways)
 
     def _leave_others(self, run: Run, results: Sequence[torch.Tensor], made: object) -> None:
         leave_others(results, run.inputs, self.reached)

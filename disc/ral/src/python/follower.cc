@@ -198,6 +198,7 @@ Follower::Follower(const nb::dict& framework, nb::object slow, nb::object end)
   framework_.size = object("size");
   framework_.tensors = all_of(framework["tensors"]);
   framework_.constants = all_of(framework["constants"]);
+  most_known_ = nb::cast<int64_t>(framework["most_known"]);
   roles = nb::dict();
 }
 
@@ -458,8 +459,8 @@ Follower::Described Follower::describe(int64_t function, const Arguments& argume
       name = PyTuple_GET_ITEM(arguments.names, i);
       value = arguments.values[arguments.count + i];
     }
-    call_.words.push_back(word(kName, number_of_constant(name)));
-    all = argument(value, inside);
+    all = numbered(name, kName);
+    if (all == Described::kYes) all = argument(value, inside);
   }
   return all;
 }
@@ -514,7 +515,7 @@ Follower::Described Follower::mapping(PyObject* value, bool inside) {
   PyObject *name = nullptr, *each = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
     if (!PyUnicode_CheckExact(name)) return Described::kNo;
-    call_.words.push_back(word(kName, number_of_constant(name)));
+    if (numbered(name, kName) != Described::kYes) return Described::kNo;
     if (const Described found = part(each, inside); found != Described::kYes) return found;
   }
   return Described::kYes;
@@ -533,21 +534,20 @@ Follower::Described Follower::constant(PyObject* value) {
   const bool known = value == Py_None || type == &PyUnicode_Type ||
                      std::any_of(framework_.constants.begin(), framework_.constants.end(),
                                  [&](const nb::object& each) { return each.ptr() == reinterpret_cast<PyObject*>(type); });
-  if (!known) return Described::kNo;
-  call_.words.push_back(word(kConstant, number_of_constant(value)));
-  return Described::kYes;
+  return known ? numbered(value, kConstant) : Described::kNo;
 }
 
-// From 1 on; the number of another type's constant is another.
-int64_t Follower::number_of_constant(PyObject* value) {
+// From 1 on; the number of another type's constant is another. There are only so many: a program may have a new one in every step.
+Follower::Described Follower::numbered(PyObject* value, uint64_t tag) {
   nb::object& known = constants_[Py_TYPE(value)];
   if (!known.is_valid()) known = nb::dict();
   PyObject* number = PyDict_GetItemWithError(known.ptr(), value);
   if (!number && PyErr_Occurred()) nb::raise_python_error();
-  if (number) return PyLong_AsLongLong(number);
-  const nb::int_ made(++constant_count_);
-  if (PyDict_SetItem(known.ptr(), value, made.ptr()) < 0) nb::raise_python_error();
-  return constant_count_;
+  if (!number && constant_count_ >= most_known_) return Described::kNo;
+  const int64_t found = number ? PyLong_AsLongLong(number) : ++constant_count_;
+  if (!number && PyDict_SetItem(known.ptr(), value, nb::int_(found).ptr()) < 0) nb::raise_python_error();
+  call_.words.push_back(word(static_cast<Tag>(tag), found));
+  return Described::kYes;
 }
 
 Follower::Described Follower::handle(PyObject* value, bool inside) {

@@ -183,7 +183,7 @@ class Follower {
   Described new_input(PyObject* tensor, PyObject* given);
   bool is_tensor(PyObject* value) const;
   uint64_t state();  // of gradients and autocast
-  int64_t number_of_constant(PyObject* value);
+  Described numbered(PyObject* value, uint64_t tag);  // a constant, as a word
   PyObject* promise(int32_t step);
   nb::object new_handle(PyObject* facts, PyObject* value, size_t number);
   bool is_mine(PyObject* handle) const { return HandleFields::at(handle, framework_.fields.run) == run_object_.ptr(); }
@@ -204,6 +204,7 @@ class Follower {
   std::unordered_map<PyTypeObject*, nb::object> constants_;  // value -> its number
   int64_t constant_count_ = 0;
   std::unordered_map<std::string, uint64_t> kinds_;  // of inputs
+  int64_t most_known_;                               // constants, and kinds
   std::vector<nb::object> dtypes_;                   // of autocast, that were seen
   Turns& turns_;
   int depth_ = 0;  // in Python's part

@@ -147,7 +147,9 @@ Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
     }
   }
   const std::string key(reinterpret_cast<const char*>(kind.data()), kind.size() * sizeof(int64_t));
-  const uint64_t word = kinds_.try_emplace(key, kinds_.size()).first->second;
+  const auto known = kinds_.find(key);
+  if (known == kinds_.end() && kinds_.size() >= static_cast<size_t>(most_known_)) return Described::kNo;
+  const uint64_t word = known != kinds_.end() ? known->second : kinds_.emplace(key, kinds_.size()).first->second;
   call_.words[place] = word << 3 | kNewInputTag;
   return Described::kYes;
 }

@@ -448,6 +448,32 @@ def test_what_differs_in_every_step_is_no_part_of_a_trace(monkeypatch: pytest.Mo
     assert steps[-1] == steps[-8] and disc.lazy.stats().hits >= 20, disc.lazy.stats()
 
 
+def test_what_is_new_in_every_step_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equations, strides of inputs, functions for numbers of results: those that are known go on to be recorded."""
+    for each in (recorder, recording):
+        monkeypatch.setattr(each, "MOST_KNOWN", 64)
+
+    def step(n: int) -> Tensor:
+        x = torch.arange(60.0).view(3, 20)
+        parts = x.flatten().split(1 + n % 59) if n % 2 else (x.as_strided((2, 2), (1, 1 + n // 2 % 50)),)
+        return torch.einsum(f"iz,jz->{' ' * n}", x, x) + torch.stack([(each + 1).sum() for each in parts]).sum()
+
+    def known() -> float:
+        with disc.lazy():
+            return (X.sin() @ W).square().sum().item()
+
+    first = [known() for _ in range(4)]
+    for n in range(200):
+        expected = step(n)
+        with disc.lazy():
+            torch.testing.assert_close(step(n).item(), expected.item())
+    hits = disc.lazy.stats().hits
+    assert known() == pytest.approx(first[0])
+    assert disc.lazy.stats().hits == hits + 1
+    (mine,) = public._thread.recorders.values()
+    assert len(mine.follower.roles) <= 64
+
+
 def test_many_first_calls_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that began otherwise was compiled any more."""
     monkeypatch.setattr(recording, "MOST_BRANCHES", 4)
@@ -682,6 +708,47 @@ class _Square(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return 2 * x * grads[0]
+
+
+def test_what_may_be_spoiled_is_refused_where_it_cannot_be_made_again() -> None:
+    """Zeros for the gradient of an infinite value beside the loss make the loss's gradients NaN; dropout would draw anew."""
+    weight, bias = nn.Parameter(W.clone()), nn.Parameter(torch.zeros(4))
+
+    def step(n: int, factor: float) -> Tensor:
+        weight.grad = bias.grad = None
+        hidden = nn.functional.dropout(X * (1 + n % 3) @ weight + bias, 0.5)
+        beside, loss = (hidden * torch.tensor(factor)).sum(), hidden.square().sum()
+        beside.item()
+        loss.item()
+        loss.backward()
+        return cast("Tensor", weight.grad)
+
+    for n in range(5):
+        with disc.lazy():
+            step(n, 2.0)
+    with pytest.raises(RuntimeError, match="flush"), disc.lazy():
+        step(5, float("inf"))
+    assert disc.lazy.stats().hits
+
+
+def test_a_loss_that_overflows_beside_what_it_is_made_of() -> None:
+    """Its gradients are those of eager, infinite or not numbers: a scaler of losses looks for them."""
+    weight = nn.Parameter(W.clone())
+
+    def step(n: int) -> Tensor:
+        weight.grad = None
+        hidden = nn.functional.dropout(X * (1 + n % 3) @ weight, 0.5)
+        loss = hidden.square().sum() * (float("inf") if n == 6 else 1.0 + n)
+        hidden.sum().item()
+        loss.item()
+        loss.backward()
+        return cast("Tensor", weight.grad)
+
+    for n in range(8):
+        with disc.lazy():
+            finite = bool(step(n).isfinite().all())
+        assert finite == (n != 6)
+    assert disc.lazy.stats().hits
 
 
 class _Last:

@@ -757,3 +757,22 @@ def test_draws_come_in_the_order_of_eager() -> None:
             found.append(step())
     torch.testing.assert_close(found, expected)
     assert disc.lazy.stats().hits, disc.lazy.stats()
+
+
+def test_sizes_that_depend_on_data_are_asked_for() -> None:
+    """The trace ends behind what has such sizes, and what comes behind that is compiled."""
+    weight, before = nn.Parameter(torch.linspace(-1, 1, 16).view(4, 4)), 0
+    for number in range(14):
+        x, found = rows(3 + number % 5)[:, :4] * (1 + number % 3), list[tuple[float, object]]()
+        for lazily in (False, True):
+            before = disc.lazy.stats().uncompiled
+            with disc.lazy() if lazily else contextlib.nullcontext():
+                h = (x @ weight).tanh()
+                chosen = h[h > 0.1]
+                loss = -chosen.mean() if chosen.numel() else h.sum() * 0
+                loss = loss + (h.square().mean() if chosen.dim() == 1 and chosen.is_floating_point() else 0)
+                loss.backward()
+                found.append((loss.item(), weight.grad))
+            weight.grad = None
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().uncompiled == before, disc.lazy.stats()
