@@ -197,7 +197,7 @@ _ASSIGNING = frozenset(f"__{name}__" for name in _IN_PLACE.split())
 
 def asked_for(func: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments whose gradients a call asks for, behind the call that made them."""
-    if func in WATCHED or func == Tensor.register_hook:
+    if func in WATCHED or func in (Tensor.register_hook, GRADIENT_FUNCTION):  # hooks of a node see the gradients that come there
         return [*args[:1]]
     place = 1 if func is torch.autograd.grad else _INPUTS
     inputs = kwargs.get("inputs", args[place] if len(args) > place else None) if func in PASSES else None

@@ -776,3 +776,23 @@ def test_sizes_that_depend_on_data_are_asked_for() -> None:
             weight.grad = None
         torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
     assert disc.lazy.stats().uncompiled == before, disc.lazy.stats()
+
+
+def test_hooks_of_the_function_that_a_gradient_comes_by() -> None:
+    """It is the value's own, though a loss is computed of that in the same trace."""
+    weight = nn.Parameter(torch.linspace(-1, 1, 16).view(4, 4))
+    for number in range(6):
+        x, found = rows(3 + number % 2)[:, :4], list[list[float]]()
+        for lazily in (False, True):
+            seen = list[float]()
+            with disc.lazy() if lazily else contextlib.nullcontext():
+                h = (x @ weight).tanh()
+                loss = h.square().sum()
+                function: Any = h.grad_fn
+                function.register_hook(lambda given, gone, seen=seen: seen.append(gone[0].sum().item()))
+                loss.backward()
+                seen.append(loss.item())
+            weight.grad = None
+            found.append(seen)
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert disc.lazy.stats().hits, disc.lazy.stats()
