@@ -22,21 +22,22 @@ from disc.frontend.replaced import replaced
 
 @contextmanager
 def fixed_sizes(environment: ShapeEnv | None) -> Iterator[dict[str, str]]:
-    """Line of a call ("file.py:12", or "unknown line") → the number or other size that its trace makes of an open size of `environment`."""
+    """Line of a call ("file.py:12", or "unknown line") → the number that its trace makes of an open size of `environment`. (That two are
+    equal, as of a mask and what it masks, is said by the program as a rule.)"""
     found: dict[str, str] = {}
     if environment is None:
         yield found
         return
-    known = {each for each in environment.var_to_range if each not in environment.replacements}
-    is_open = {each for each in known if symbol_is_type(each, SymT.SIZE)}
+    is_open = {each for each in environment.var_to_range if each not in environment.replacements and symbol_is_type(each, SymT.SIZE)}
     original = ShapeEnv._set_replacement
 
     def set_replacement(env: ShapeEnv, symbol: sympy.Symbol, value: sympy.Expr, why: str) -> None:
         original(env, symbol, value, why)
-        if env is environment and symbol in is_open and symbol in env.replacements:
+        known = env.replacements.get(symbol) if env is environment and symbol in is_open else None
+        if known is not None and known.is_number:
             is_open.remove(symbol)
             frame = user_line("".join(format_stack()))
-            found.setdefault(frame_text(*frame) if frame else "unknown line", str(env.replacements[symbol]))
+            found.setdefault(frame_text(*frame) if frame else "unknown line", str(known))
 
     with replaced({(ShapeEnv, "_set_replacement"): set_replacement}):
         yield found
