@@ -22,7 +22,7 @@ from disc.frontend.backend_settings import Settings
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
-from disc.frontend.decompositions import training_table as training_table
+from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import with_tokens, without_tokens
 from disc.frontend.graph_calls import around, called_program, nothing, or_eager, own_compiler
@@ -228,7 +228,7 @@ def _compiled(lowered: _Lowered, settings: Settings) -> _Compiled:
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
     set_replaced(program.module, cut.replaced)
     set_donated(program.module, cut.donated)
-    trace("disc_module", lambda: program.module.operation.get_asm())
+    _trace("disc_module", lambda: program.module.operation.get_asm())
     imported = Imported(program.module, program.weights, names, OutputSpec(program.result_names))
     run = _compile_step(imported, settings, place_of(cut.module.graph), cut.turn)
     numbers = {place: _number_type(node) for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)}
@@ -240,7 +240,7 @@ def _number_type(node: fx.Node) -> type[int | float]:
     return float if isinstance(node.meta["val"], torch.SymFloat | float) else int
 
 
-def trace(name: str, text: Callable[[], str]) -> None:
+def _trace(name: str, text: Callable[[], str]) -> None:
     """An artifact among those that PyTorch writes for TORCH_TRACE, beside its own of the same graph. Without it, text is not called."""
     trace_structured("artifact", lambda: {"name": name, "encoding": "string"}, payload_fn=text)
 
@@ -255,7 +255,7 @@ def _native_compiler(imported: Imported, settings: Settings, label: str, turn: T
     """label, turn: as of `called_program`."""
     executable = graph_compiler()(imported, settings.options, settings.targets)
     statistics().cached += executable.stats()["compiles"] == 0
-    trace("disc_report", lambda: str(executable.explain()))
+    _trace("disc_report", lambda: str(executable.explain()))
     run = called_program(executable, imported.outputs.is_single(), label, turn)
     run.entry = executable.entry  # pyright: ignore[reportFunctionMemberAccess]
     return run
